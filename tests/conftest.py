@@ -24,7 +24,7 @@ from tests.support.supervisor import restore_interrupts
 # Tests send Ctrl-C to the programs that they start. Those inherit an ignored SIGINT.
 restore_interrupts()
 
-# pytest explains failed assertions only in modules that it knows; these hold tests of every backend.
+# pytest rewrites assertions only in registered modules. These contain the tests of every backend.
 pytest.register_assert_rewrite("tests.store.contract", "tests.store.keyspace")
 
 # No deadlines: an example that talks to a server takes as long as a busy machine makes it take.
@@ -35,8 +35,10 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported for the tests stays to the end: half a million objects, which the garbage collector would
-    look at again and again, for a tenth of the time of it all. It need not: there is no garbage among them."""
+    """Exclude imported objects from garbage collection.
+
+    They live until the end: half a million objects, whose scans would take a tenth of the whole run.
+    """
     gc.disable()
     try:
         return (yield)
@@ -52,9 +54,9 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nobody_changes_what_was_read() -> Iterator[None]:
-    """Who reads the same version gets the same object. All that was read is looked at again in the end."""
+    """Readers of the same version share one object. Check at the end that no test modified one."""
     given: dict[int, Breadcrumb] = {}
-    remembered, put = record._remembered, WriteCache.put
+    remembered, put = record._decode_cached, WriteCache.put
 
     def keep(crumb: Breadcrumb) -> None:
         if len(given) < 50_000:
@@ -70,7 +72,7 @@ def nobody_changes_what_was_read() -> Iterator[None]:
         keep(crumb)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "_remembered", noted)
+        patch.setattr(record, "_decode_cached", noted)
         patch.setattr(WriteCache, "put", put_and_keep)
         yield
     parsed = [crumb for crumb in given.values() if "document" in crumb.__dict__]

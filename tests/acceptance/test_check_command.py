@@ -230,7 +230,7 @@ def test_an_interrupted_run_leaves_no_process(project: Project, to_the_group: bo
     output, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == (130 if to_the_group else 143), output
     assert not running() & left
-    assert (project.folder / "torn_down").exists(), "the fixtures were given the time to stop their servers"
+    assert (project.folder / "torn_down").exists(), "the fixtures had no time to stop their servers"
 
 
 def test_a_second_signal_ends_everything_at_once(project: Project) -> None:
@@ -277,7 +277,7 @@ def test_ctrl_c_reaches_children_of_a_run_that_was_started_in_the_background(
 
 
 def test_pytest_alone_restores_an_ignored_sigint() -> None:
-    chosen = "tests/acceptance/test_cli.py::test_a_signal_while_everything_is_starting_leaves_nothing_behind"
+    chosen = "tests/acceptance/test_cli.py::test_a_signal_during_startup_leaves_nothing_behind"
     ended = subprocess.run(
         ["sh", "-c", 'trap "" INT; exec "$@"', "sh", BIN / "pytest", "-q", "-p", "no:cacheprovider", chosen],
         cwd=ROOT,

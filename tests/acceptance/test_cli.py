@@ -1,4 +1,4 @@
-"""`crumb` as a user has it: real processes, a real embedded server, output as it comes out of the pipe."""
+"""The `crumb` command with real processes, a real embedded server and real output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Up:
-    """A `crumb up` (or `serve`) in a process of its own."""
+    """A `crumb up` or `crumb serve` in its own process."""
 
     def __init__(self, *arguments: str, command: str = "up", cwd: Path, **extra: str) -> None:
         self.cwd = cwd
@@ -93,7 +93,10 @@ class Outcome:
 
 
 class User:
-    """Somebody at a shell. Each command is a process of its own, or (`quick`) the same code in this one."""
+    """Runs commands like a user at a shell.
+
+    With `quick`, commands other than `up` and `serve` run in this process. Otherwise each has its own process.
+    """
 
     def __init__(self, url: str, cwd: Path, *, quick: bool = True) -> None:
         self.url, self.cwd, self.quick = url, cwd, quick
@@ -130,7 +133,7 @@ class User:
         return json.loads(result.stdout)
 
     def post(self, text: str, *arguments: str, **extra: str) -> str:
-        """The id of a note: nobody answers those, while messages get an answer from the agent of `crumb up`."""
+        """Post a note and return its id. The agent of `crumb up` answers messages, but not notes."""
         id: str = self.json("post", text, "--schema", "note.v1", *arguments, **extra)["id"]
         return id
 
@@ -152,7 +155,7 @@ class User:
         )
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -164,11 +167,11 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def until(condition: Callable[[], object], complaint: str, limit: float = LIMIT) -> None:
+def wait_until(condition: Callable[[], object], message: str, limit: float = LIMIT) -> None:
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(complaint)
+            raise TimeoutError(message)
         time.sleep(0.02)
 
 
@@ -184,10 +187,10 @@ def user(up: Up, tmp_path: Path) -> User:
     return User(up.url, tmp_path)
 
 
-# A user's day
+# Breadcrumbs
 
 
-def test_what_was_posted_can_be_read_listed_changed_and_deleted(user: User) -> None:
+def test_a_posted_breadcrumb_can_be_read_listed_changed_and_deleted(user: User) -> None:
     user.quick = False
     posted = user.json("post", "Hello there", "--session", "day", "--tag", "blue", "--ttl", "1h")
     id = posted["id"]
@@ -202,7 +205,7 @@ def test_what_was_posted_can_be_read_listed_changed_and_deleted(user: User) -> N
     assert [item["id"] for item in user.json(*messages, "--tag", "blue")] == [id]
     assert user.json("list", "--session", "night") == []
     assert user.json("delete", id, "--yes") == [{"id": id, "deleted": True}]
-    assert "no such breadcrumb" in user.fails("get", id)
+    assert "breadcrumb not found" in user.fails("get", id)
     assert user.json(*messages) == []
 
 
@@ -214,7 +217,7 @@ def test_a_context_can_come_from_a_file_or_a_pipe(user: User) -> None:
     assert user.json("get", piped["id"])["context"]["message"] == "two\nlines"
 
 
-def test_a_post_that_is_repeated_with_its_key_is_written_once(user: User) -> None:
+def test_a_post_repeated_with_its_idempotency_key_is_written_once(user: User) -> None:
     first, second = (user.post("once", "-s", "key", "--idempotency-key", "k1") for _ in range(2))
     assert first == second
     assert len(user.json("list", "--session", "key")) == 1
@@ -223,7 +226,7 @@ def test_a_post_that_is_repeated_with_its_key_is_written_once(user: User) -> Non
     )
 
 
-def test_a_list_goes_over_all_pages_or_says_that_there_is_more(user: User) -> None:
+def test_a_list_reads_all_pages_or_reports_that_there_are_more(user: User) -> None:
     with httpx.Client(base_url=user.url) as client:
         for number in range(30):
             document = {"schema_name": "many.v1", "context": {"n": number}}
@@ -237,7 +240,7 @@ def test_a_list_goes_over_all_pages_or_says_that_there_is_more(user: User) -> No
     assert user.json("list", "--schema", "many.v1", "--since", "2100-01-01T00:00:00Z") == []
 
 
-def test_a_tag_with_any_character_means_itself(user: User) -> None:
+def test_a_tag_is_matched_literally_with_any_character(user: User) -> None:
     for tag in ("a,b", "x:*", '["q"]', "ünïcode tag"):
         user.json("post", f"with {tag}", "--schema", "odd.v1", "--tag", tag)
     for tag in ("a,b", "x:*", '["q"]', "ünïcode tag"):
@@ -246,7 +249,7 @@ def test_a_tag_with_any_character_means_itself(user: User) -> None:
     assert {item["title"] for item in either} == {"with a,b", "with x:*"}
 
 
-def test_of_several_deletions_the_good_ones_are_done_and_the_bad_one_is_named(user: User) -> None:
+def test_a_failed_deletion_is_reported_and_the_others_are_done(user: User) -> None:
     id = user.post("away")
     missing = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
     result = user.run("delete", missing, id, "--yes")
@@ -254,7 +257,7 @@ def test_of_several_deletions_the_good_ones_are_done_and_the_bad_one_is_named(us
     assert [one["deleted"] for one in json.loads(result.stdout)] == [False, True]
 
 
-def test_a_token_is_printed_alone_and_opens_what_it_was_made_for(user: User) -> None:
+def test_a_token_is_printed_alone_and_works_only_for_its_session(user: User) -> None:
     printed = user.run(
         "token", "--session", "mine", "--role", "emitter", "--role", "subscriber", "--ttl", "1h"
     )
@@ -266,9 +269,9 @@ def test_a_token_is_printed_alone_and_opens_what_it_was_made_for(user: User) -> 
     assert "token" in user.fails("list", "--token", "a.b.c")
 
 
-def test_what_is_wrong_with_a_post_is_said_in_words(user: User) -> None:
-    said = user.fails("post", "x", "--tag", "session:a", "--session", "b")
-    assert "one session" in said and len(said.splitlines()) == 1
+def test_an_invalid_post_fails_with_an_explanation(user: User) -> None:
+    stderr = user.fails("post", "x", "--tag", "session:a", "--session", "b")
+    assert "one session" in stderr and len(stderr.splitlines()) == 1
     assert "duration" in user.fails("post", "x", "--ttl", "long")
     assert "UUID" in user.fails("get", "nonsense")
 
@@ -280,10 +283,10 @@ class Tail:
     def __init__(self, user: User, *arguments: str) -> None:
         self.process = user.start("tail", *arguments)
         self.events: list[dict[str, Any]] = []
-        self.said: list[str] = []
+        self.stderr_lines: list[str] = []
         self._threads = [
             threading.Thread(target=self._read_events, daemon=True),
-            threading.Thread(target=self._read_said, daemon=True),
+            threading.Thread(target=self._read_stderr, daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -292,15 +295,15 @@ class Tail:
         assert self.process.stdout is not None
         self.events.extend(json.loads(line) for line in self.process.stdout)
 
-    def _read_said(self) -> None:
+    def _read_stderr(self) -> None:
         assert self.process.stderr is not None
-        self.said.extend(self.process.stderr)
+        self.stderr_lines.extend(self.process.stderr)
 
     def messages(self) -> list[str]:
         return [event["context"]["message"] for event in self.events if "message" in event.get("context", {})]
 
-    def post_until_heard(self, user: User, session: str) -> None:
-        """A stream that is being set up hears nothing yet: knock until it does."""
+    def post_until_received(self, user: User, session: str) -> None:
+        """Post messages until one arrives. A stream gets no events before it is connected."""
 
         def heard() -> bool:
             document = {"tags": [f"session:{session}"], "context": {"message": "knock"}}
@@ -308,7 +311,7 @@ class Tail:
             time.sleep(0.2)
             return "knock" in self.messages()
 
-        until(heard, "the tail hears nothing")
+        wait_until(heard, "the tail receives no events")
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -324,31 +327,34 @@ class Tail:
         return code
 
 
-def test_a_tail_shows_its_session_live_and_no_other(user: User) -> None:
+def test_a_tail_shows_only_its_session_live(user: User) -> None:
     tail = Tail(user, "--session", "live")
-    tail.post_until_heard(user, "live")
+    tail.post_until_received(user, "live")
     user.post("elsewhere", "--session", "other")
     id = user.post("here", "--session", "live")
     user.json("delete", id, "--yes")
-    until(lambda: any(event["operation"] == "deleted" for event in tail.events), "the deletion is not heard")
+    wait_until(
+        lambda: any(event["operation"] == "deleted" for event in tail.events),
+        "the tail does not receive the deletion",
+    )
     assert tail.interrupt() == 130
     assert [message for message in tail.messages() if message != "knock"] == ["here"]
     assert all(event["session_id"] == "live" for event in tail.events)
-    assert tail.said == []
+    assert tail.stderr_lines == []
 
 
-def test_a_tail_can_go_on_after_an_event(user: User) -> None:
+def test_a_tail_can_resume_after_an_event(user: User) -> None:
     tail = Tail(user, "--session", "resume")
-    tail.post_until_heard(user, "resume")
+    tail.post_until_received(user, "resume")
     tail.interrupt()
     last = tail.events[-1]["event_id"]
     user.post("missed", "--session", "resume")
     again = Tail(user, "--session", "resume", "--since-id", last)
-    until(lambda: "missed" in again.messages(), "what was missed is not there")
+    wait_until(lambda: "missed" in again.messages(), "the tail does not receive the missed event")
     again.interrupt()
 
 
-def test_a_tail_whose_reader_has_gone_ends_without_a_word(user: User) -> None:
+def test_a_tail_with_a_closed_pipe_ends_silently(user: User) -> None:
     tail = user.start("tail", "--session", "gone")
     assert tail.stdout is not None and tail.stderr is not None
     tail.stdout.close()
@@ -357,7 +363,7 @@ def test_a_tail_whose_reader_has_gone_ends_without_a_word(user: User) -> None:
         user.post("anybody?", "--session", "gone")
         return tail.poll() is not None
 
-    until(ended, "the tail goes on into a closed pipe")
+    wait_until(ended, "the tail continues to write to a closed pipe")
     assert (tail.returncode, tail.stderr.read()) == (0, "")
     tail.stderr.close()
 
@@ -368,20 +374,23 @@ def test_a_tail_survives_a_restart_of_the_server_and_misses_nothing(tmp_path: Pa
         port = first.url.rpartition(":")[2]
         user = User(first.url, tmp_path)
         tail = Tail(user, "--session", "s")
-        tail.post_until_heard(user, "s")
+        tail.post_until_received(user, "s")
         first.stop()
-    until(lambda: any("trying again" in line for line in tail.said), "the tail does not notice")
+    wait_until(
+        lambda: any("reconnecting" in line for line in tail.stderr_lines),
+        "the tail does not notice the restart",
+    )
     with Up("--data", data, "--port", port, cwd=tmp_path):
         user.post("while you were away", "--session", "s")
-        until(lambda: "while you were away" in tail.messages(), "the tail has missed something")
-        assert any("connected again" in line for line in tail.said)
+        wait_until(lambda: "while you were away" in tail.messages(), "the tail has missed an event")
+        assert any("connected again" in line for line in tail.stderr_lines)
         assert tail.interrupt() == 130
 
 
 # export, import
 
 
-def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -> None:
+def test_an_export_is_imported_completely_into_another_store(up: Up, user: User) -> None:
     id = user.post("first", "--session", "moving")
     httpx.patch(f"{user.url}/breadcrumbs/{id}", json={"title": "second"}).raise_for_status()
     before, history = user.json("get", id, "--full"), user.json("history", id)
@@ -403,7 +412,7 @@ def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -
         assert there.json("list", "--session", "moving")[0]["title"] == "second"
 
 
-def test_an_export_replaces_no_pipe_and_no_link(up: Up, user: User) -> None:
+def test_an_export_does_not_replace_a_pipe_or_a_link(up: Up, user: User) -> None:
     user.post("one line", "--session", "fifo")
     options = ("--session", "fifo", "--no-history", "--data", up.ready["data"])
     pipe = user.cwd / "pipe"
@@ -422,14 +431,14 @@ def test_an_export_replaces_no_pipe_and_no_link(up: Up, user: User) -> None:
     assert link.is_symlink() and "one line" in target.read_text()
 
 
-def test_an_export_in_a_pipe_is_lines_of_json(up: Up, user: User) -> None:
+def test_an_export_to_a_pipe_is_json_lines(up: Up, user: User) -> None:
     user.post("one line", "--session", "piped")
     result = user.run("export", "--session", "piped", "--no-history", "--data", up.ready["data"])
     (line,) = result.stdout.splitlines()
     assert json.loads(line)["breadcrumb"]["context"]["message"] == "one line"
 
 
-def test_an_import_names_bad_lines_and_takes_the_rest(up: Up, user: User) -> None:
+def test_an_import_reports_bad_lines_and_imports_the_rest(up: Up, user: User) -> None:
     user.post("good", "--session", "mixed")
     good = user.run("export", "--session", "mixed", "--data", up.ready["data"]).stdout
     file = user.cwd / "mixed.jsonl"
@@ -441,7 +450,7 @@ def test_an_import_names_bad_lines_and_takes_the_rest(up: Up, user: User) -> Non
     assert [bad["line"] for bad in report["bad_lines"]] == [1, 3]
 
 
-def test_an_import_into_the_running_server_is_seen_at_once(up: Up, user: User) -> None:
+def test_an_import_into_a_running_server_is_visible_at_once(up: Up, user: User) -> None:
     id = user.post("mine", "--session", "given")
     lines = user.run("export", "--session", "given", "--data", up.ready["data"]).stdout
     owner = "5f1c6f0e-0000-4000-8000-000000000009"
@@ -454,7 +463,7 @@ def test_an_import_into_the_running_server_is_seen_at_once(up: Up, user: User) -
 # doctor
 
 
-def test_a_system_that_is_well_is_called_well(up: Up, user: User) -> None:
+def test_doctor_finds_no_fault_in_a_healthy_system(up: Up, user: User) -> None:
     report = user.json("doctor", "--data", up.ready["data"])
     assert report["ok"] is True
     checks = {finding["check"]: finding for finding in report["findings"]}
@@ -470,7 +479,7 @@ def test_a_system_that_is_well_is_called_well(up: Up, user: User) -> None:
     assert str(up.ready["server_pid"]) in checks["data directory"]["message"]
 
 
-def test_a_system_that_is_not_running_is_told_from_a_broken_one(tmp_path: Path) -> None:
+def test_doctor_reports_a_stopped_system_only_as_unreachable(tmp_path: Path) -> None:
     with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
         running.stop()
         user = User(running.url, tmp_path)
@@ -480,7 +489,7 @@ def test_a_system_that_is_not_running_is_told_from_a_broken_one(tmp_path: Path) 
     assert [one["check"] for one in wrong] == ["api"] and "crumb up" in wrong[0]["advice"]
 
 
-def test_a_server_that_forgets_and_evicts_is_called_wrong(tmp_path: Path) -> None:
+def test_doctor_reports_a_server_without_persistence_and_with_eviction(tmp_path: Path) -> None:
     options = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
     with (
         Server(options=options) as server,
@@ -507,20 +516,20 @@ def test_a_signal_stops_everything_and_the_next_start_has_the_data(
     with Up("--data", data, cwd=tmp_path) as first:
         id = User(first.url, tmp_path).post("kept")
         server = first.ready["server_pid"]
-        assert alive(server)
+        assert is_alive(server)
         with httpx.stream("GET", f"{first.url}/events/stream", timeout=LIMIT) as stream:
             next(stream.iter_raw())
             began = time.monotonic()
             assert first.stop(sig) == code
-            assert time.monotonic() - began < 8, "an open stream must not hold the end up"
-        assert not alive(server)
+            assert time.monotonic() - began < 8, "an open stream must not delay the end"
+        assert not is_alive(server)
         assert "Traceback" not in first.errors
     with Up("--data", data, cwd=tmp_path) as second:
         assert User(second.url, tmp_path).json("get", id)["context"]["message"] == "kept"
 
 
 @pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_while_everything_is_starting_leaves_nothing_behind(
+def test_a_signal_during_startup_leaves_nothing_behind(
     tmp_path: Path, sig: signal.Signals, code: int
 ) -> None:
     data = tmp_path / "data"
@@ -532,12 +541,12 @@ def test_a_signal_while_everything_is_starting_leaves_nothing_behind(
             env=environment(),
             start_new_session=True,
         )
-    until((data / "lock").exists, "it does not start")
+    wait_until((data / "lock").exists, "crumb up does not start")
     process.send_signal(sig)
     assert process.wait(LIMIT) == code
     assert "Traceback" not in (tmp_path / "errors").read_text()
-    # A server that was just being forked knows of our end a moment after it.
-    until(lambda: all(is_free(data / name) for name in ("lock", "server.lock")), "something was left behind")
+    # A server that was being forked ends a moment after its parent.
+    wait_until(lambda: all(is_free(data / name) for name in ("lock", "server.lock")), "a lock is still held")
 
 
 def is_free(lock: Path) -> bool:
@@ -551,18 +560,18 @@ def is_free(lock: Path) -> bool:
     return True
 
 
-def test_a_second_start_on_the_same_directory_says_who_has_it(up: Up, user: User) -> None:
-    said = user.fails("up", "--port", "0", "--data", up.ready["data"])
-    assert "in use" in said and str(up.ready["pid"]) in said and "--data" in said
+def test_a_second_start_on_the_same_directory_names_the_holder(up: Up, user: User) -> None:
+    stderr = user.fails("up", "--port", "0", "--data", up.ready["data"])
+    assert "in use" in stderr and str(up.ready["pid"]) in stderr and "--data" in stderr
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts(user: User) -> None:
+def test_a_taken_port_is_reported_before_anything_starts(user: User) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = user.fails("up", "--port", port, "--data", str(user.cwd / "data"))
-    assert port in said and "--port 0" in said
+        stderr = user.fails("up", "--port", port, "--data", str(user.cwd / "data"))
+    assert port in stderr and "--port 0" in stderr
     assert not (user.cwd / "data").exists()
 
 
@@ -571,23 +580,25 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
         id = User(running.url, tmp_path).post("confirmed")
         running.process.kill()
         running.end()
-        until(lambda: not alive(running.ready["server_pid"]), "the embedded server is an orphan")
+        wait_until(lambda: not is_alive(running.ready["server_pid"]), "the embedded server is an orphan")
     with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as again:
         assert User(again.url, tmp_path).json("get", id)["version"] == 1
 
 
-def test_an_embedded_server_that_dies_is_started_again_with_its_data(tmp_path: Path) -> None:
+def test_a_killed_embedded_server_is_restarted_with_its_data(tmp_path: Path) -> None:
     with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
         user = User(running.url, tmp_path)
         id = user.post("before")
         os.kill(running.ready["server_pid"], signal.SIGKILL)
-        until(lambda: "runs again" in running.errors, "it is not started again")
+        wait_until(
+            lambda: "embedded server restarted" in running.errors, "the embedded server is not restarted"
+        )
         assert user.json("get", id)["context"]["message"] == "before"
         user.post("after")
         assert running.stop() == 0
 
 
-def test_settings_come_from_the_file_in_the_folder(tmp_path: Path) -> None:
+def test_settings_are_read_from_the_file_in_the_folder(tmp_path: Path) -> None:
     key = "a key of thirty-two characters!!"
     (tmp_path / "crumb.toml").write_text(
         f'data = "./here"\n[[api_keys]]\nkey = "{key}"\nowner_id = "5f1c6f0e-0000-4000-8000-000000000001"\n'
@@ -611,23 +622,23 @@ def test_serve_works_on_a_server_with_a_password_and_does_not_show_it(tmp_path: 
             id = User(one.url, tmp_path).post("shared")
             assert User(two.url, tmp_path).json("get", id)["context"]["message"] == "shared"
             assert "hunter2" not in json.dumps(two.ready) + two.errors
-        said = User("", tmp_path).fails("serve", "--redis", server.url.replace("hunter2", "wrong"))
-        assert "cannot be used" in said and "wrong" not in said.partition("cannot be used")[0]
+        stderr = User("", tmp_path).fails("serve", "--redis", server.url.replace("hunter2", "wrong"))
+        assert "cannot be used" in stderr and "wrong" not in stderr.partition("cannot be used")[0]
 
 
-def test_a_context_config_that_cannot_be_used_is_said_in_words(tmp_path: Path) -> None:
+def test_an_invalid_context_config_fails_with_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"consumer_id": 5}')
     user = User("", tmp_path)
-    said = user.fails("up", "--port", "0", "--data", str(tmp_path / "data"), "--context-config", "bad.json")
-    assert "bad.json" in said
-    until(lambda: is_free(tmp_path / "data" / "server.lock"), "the embedded server was left behind")
+    stderr = user.fails("up", "--port", "0", "--data", str(tmp_path / "data"), "--context-config", "bad.json")
+    assert "bad.json" in stderr
+    wait_until(lambda: is_free(tmp_path / "data" / "server.lock"), "the embedded server is still running")
 
 
-# What people see
+# Output
 
 
 def on_a_terminal(*arguments: str, cwd: Path, columns: int = 120, **extra: str) -> str:
-    """What a command writes when somebody looks at it."""
+    """Run a command on a terminal and return its output."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [CRUMB, *arguments],
@@ -642,7 +653,7 @@ def on_a_terminal(*arguments: str, cwd: Path, columns: int = 120, **extra: str) 
     while True:
         try:
             piece = os.read(controller, 65536)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # Linux raises an error after the other end is closed
             break
         if not piece:
             break
@@ -652,7 +663,7 @@ def on_a_terminal(*arguments: str, cwd: Path, columns: int = 120, **extra: str) 
     return shown.decode()
 
 
-def test_on_a_terminal_there_are_colours_and_no_json(user: User) -> None:
+def test_output_on_a_terminal_has_colours_and_is_not_json(user: User) -> None:
     id = user.post("[bold]look[/] \x1b[31m", "--session", "seen")
     shown = on_a_terminal("list", "--session", "seen", cwd=user.cwd, CRUMB_URL=user.url)
     assert COLOURS.search(shown) and id in shown and "[bold]look[/] \\x1b[31m" in shown
@@ -662,7 +673,7 @@ def test_on_a_terminal_there_are_colours_and_no_json(user: User) -> None:
     assert "version 1" in on_a_terminal("history", id, cwd=user.cwd, CRUMB_URL=user.url)
 
 
-def test_no_color_and_json_are_obeyed_on_a_terminal(user: User) -> None:
+def test_no_color_and_json_apply_on_a_terminal(user: User) -> None:
     user.post("plain", "--session", "bare")
     plain = on_a_terminal("list", "--session", "bare", cwd=user.cwd, CRUMB_URL=user.url, NO_COLOR="1")
     assert "plain" in plain and not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
@@ -670,7 +681,7 @@ def test_no_color_and_json_are_obeyed_on_a_terminal(user: User) -> None:
     assert json.loads(as_json)[0]["title"] == "plain"
 
 
-def test_the_help_loads_nothing_that_it_does_not_need() -> None:
+def test_the_help_imports_no_heavy_packages() -> None:
     listing = subprocess.run(
         [sys.executable, "-X", "importtime", CRUMB, "--help"],
         check=True,
@@ -685,8 +696,8 @@ def test_the_help_loads_nothing_that_it_does_not_need() -> None:
     assert loaded & heavy == set()
 
 
-def test_the_help_is_there_at_once() -> None:
-    """In 300 ms; counted as time of the processor, because other tests run beside this one."""
+def test_the_help_takes_less_than_300_milliseconds() -> None:
+    """CPU time is measured, because other tests run at the same time."""
     took = []
     for _ in range(20):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it mends, on real servers."""
+"""Faults that `crumb doctor` finds and repairs, on real servers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def listed(store: Store, **filters: Any) -> set[UUID]:
     return {crumb.id async for crumb in store.walk(OWNER, Query(**filters))}
 
 
-async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
+async def test_a_healthy_store_passes_all_checks(store: Store) -> None:
     await fill(store)
     findings = [
         await checks.check_layout(store),
@@ -75,14 +75,14 @@ async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
     assert findings[7].details == {"sessions": 2, "wrong": 0}
 
 
-async def test_every_node_is_looked_at_once(store: Store, request: pytest.FixtureRequest) -> None:
+async def test_every_node_is_checked_once(store: Store, request: pytest.FixtureRequest) -> None:
     findings = await checks.check_server(store)
     nodes = 3 if "cluster" in request.node.name else 1
     assert sum(finding.check.endswith("clock") for finding in findings) == nodes
     assert all(finding.status == "ok" for finding in findings if "persistence" not in finding.check)
 
 
-async def test_a_breadcrumb_that_fell_out_of_an_index_is_found_and_put_back(store: Store) -> None:
+async def test_a_breadcrumb_missing_from_an_index_is_found_and_restored(store: Store) -> None:
     ids = set(await fill(store))
     for lane in range(store.lanes):
         await store.connection.call(lane, b"DEL", store.keys.by_tag(lane, OWNER, "blue"))
@@ -96,7 +96,7 @@ async def test_a_breadcrumb_that_fell_out_of_an_index_is_found_and_put_back(stor
     assert (await checks.check_indexes(store)).status == "ok"
 
 
-async def test_an_entry_that_leads_nowhere_is_found_and_removed(store: Store) -> None:
+async def test_a_stray_index_entry_is_found_and_removed(store: Store) -> None:
     await fill(store)
     crumb = (await store.list(OWNER, Query(session_id="1", limit=1))).items[0]
     lane = crumb.id.int >> 64 & 0xFFF
@@ -111,7 +111,7 @@ async def test_an_entry_that_leads_nowhere_is_found_and_removed(store: Store) ->
     assert crumb.id in await listed(store, session_id="1")
 
 
-async def test_an_imported_breadcrumb_whose_signpost_is_lost_is_found_again(store: Store) -> None:
+async def test_an_imported_breadcrumb_without_its_signpost_is_repaired(store: Store) -> None:
     await store.create(OWNER, BreadcrumbCreate(tags=["session:x"]))
     crumb = (await store.list(OWNER, Query())).items[0]
     lane = crumb.id.int >> 64 & 0xFFF
@@ -126,7 +126,7 @@ async def test_an_imported_breadcrumb_whose_signpost_is_lost_is_found_again(stor
     assert (await store.get(OWNER, moved.id)).json == crumb.json
 
 
-async def test_a_store_that_is_being_written_is_not_called_wrong(store: Store) -> None:
+async def test_concurrent_writes_are_not_reported_as_index_faults(store: Store) -> None:
     ids = await fill(store, 30)
     done = anyio.Event()
 
@@ -148,7 +148,7 @@ async def test_a_store_that_is_being_written_is_not_called_wrong(store: Store) -
         done.set()
 
 
-async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_mended(store: Store) -> None:
+async def test_sessions_that_differ_from_their_breadcrumbs_are_found_and_repaired(store: Store) -> None:
     await fill(store)
     sessions, keys = Sessions(store), store.keys
     await store.create(OWNER, BreadcrumbCreate(tags=["session:whole"]))
@@ -157,7 +157,7 @@ async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_m
     call = store.connection.call
     await call(
         lanes["1"], b"DEL", keys.session(lanes["1"], OWNER, "1")
-    )  # as in a store from before there were any
+    )  # like a store that is older than session records
     await call(lanes["1"], b"ZREM", keys.sessions(lanes["1"], OWNER), "1")
     await call(lanes["3"], b"HINCRBY", keys.session(lanes["3"], OWNER, "3"), "size", 7)
     await call(lanes["whole"], b"ZREM", keys.sessions(lanes["whole"], OWNER), "whole")
@@ -177,7 +177,7 @@ async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_m
         await sessions.get(OWNER, "3")
 
 
-async def test_sessions_that_are_being_written_are_not_called_wrong(store: Store) -> None:
+async def test_concurrent_writes_are_not_reported_as_session_faults(store: Store) -> None:
     done = anyio.Event()
 
     async def write(name: str) -> None:
@@ -200,7 +200,7 @@ async def test_sessions_that_are_being_written_are_not_called_wrong(store: Store
         done.set()
 
 
-async def test_a_consumer_group_that_fell_behind_the_window_is_named(store: Store) -> None:
+async def test_a_consumer_group_behind_the_window_is_reported(store: Store) -> None:
     await store.create(OWNER, BreadcrumbCreate(tags=["session:a"]))
     lane = (await store.list(OWNER, Query())).items[0].id.int >> 64 & 0xFFF
     await store.connection.call(lane, b"XGROUP", b"CREATE", store.keys.events(lane), b"sleepy", b"0")
@@ -210,14 +210,14 @@ async def test_a_consumer_group_that_fell_behind_the_window_is_named(store: Stor
     assert finding.status == "wrong" and "sleepy" in finding.message and "XGROUP DESTROY" in finding.advice
 
 
-async def test_a_kind_of_worker_that_fell_behind_the_window_is_named(store: Store) -> None:
+async def test_a_kind_of_worker_behind_the_window_is_reported(store: Store) -> None:
     await store.create(OWNER, BreadcrumbCreate())
     await store.connection.call(0, b"SADD", store.keys.worker_kinds(), "builder")
     (finding,) = await checks.check_events(store, window=-1)
     assert finding.status == "wrong" and "builder" in finding.message
 
 
-async def test_what_should_have_been_removed_long_ago_is_found_and_removed(store: Store) -> None:
+async def test_expired_breadcrumbs_that_were_not_removed_are_found_and_removed(store: Store) -> None:
     written = await store.create(OWNER, BreadcrumbCreate())
     crumb = await store.get(OWNER, written.id)
     await store.delete(OWNER, crumb.id)
@@ -229,12 +229,12 @@ async def test_what_should_have_been_removed_long_ago_is_found_and_removed(store
     assert (await checks.check_expired(store, served=True)).details["expired"] == 0
 
 
-async def test_lanes_that_differ_from_the_settings_are_said(store: Store) -> None:
+async def test_a_number_of_lanes_other_than_in_the_settings_is_reported(store: Store) -> None:
     finding = await checks.check_layout(store, wanted_lanes=16)
     assert finding.status == "wrong" and "6 lanes" in finding.message
 
 
-def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_hold_data_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert checks.check_data_directory(file / "below", holder=None).status == "wrong"
@@ -242,7 +242,7 @@ def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
     assert "17" in checks.check_data_directory(tmp_path, holder=17).message
 
 
-async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended(store: Store) -> None:
+async def test_quotas_are_shown_and_wrong_counters_are_found_and_repaired(store: Store) -> None:
     limited = Store(
         store.connection,
         store.keys,
@@ -256,13 +256,13 @@ async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended
     assert (finding.status, finding.message) == ("ok", "20 of 100 breadcrumbs")
     await store.create(OWNER, new_crumb("by a process without quotas"))
     (finding,) = await checks.check_quotas(limited)
-    assert finding.status == "wrong" and "counted wrong in 1 lanes" in finding.message
+    assert finding.status == "wrong" and "counters are wrong in 1 lanes" in finding.message
     (finding,) = await checks.check_quotas(limited, fix=True)
     assert (finding.status, finding.message) == ("ok", "21 of 100 breadcrumbs")
     assert [finding.status for finding in await checks.check_quotas(limited)] == ["ok"]
 
 
-async def test_the_size_of_a_state_that_is_wrong_is_found_and_mended(store: Store) -> None:
+async def test_a_wrong_size_of_a_state_is_found_and_repaired(store: Store) -> None:
     delta = {"state_delta": {"a": "x" * 100}}
     await store.create(OWNER, new_crumb(schema="session.state.v1", session="s", context=delta))
     lane = lane_for(OWNER, "session", "s", store.lanes)

@@ -1,4 +1,4 @@
-"""The embedded server and the servers of the test suite, with real processes."""
+"""The embedded server and the servers of the test suite, as real processes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    # An orphan that nobody reaps (no init in the container) is as good as gone.
+    # A zombie counts as gone: a container without an init process never reaps orphans.
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 @contextmanager
 def owner_process(data_dir: Path, prelude: str = "") -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Another Python process with an embedded server that holds one key; gives it and the server's pid."""
+    """Run an embedded server with one key in another Python process. Yield the process and the server's pid."""
     script = f"""
         import sys, time
         from pathlib import Path
@@ -91,10 +91,10 @@ def owner_process(data_dir: Path, prelude: str = "") -> Iterator[tuple[subproces
             os.kill(pid, signal.SIGKILL)
 
 
-# --- the data survives -----------------------------------------------------------------------------------
+# --- durability ------------------------------------------------------------------------------------------
 
 
-def test_data_is_there_after_a_stop_and_a_start(tmp_path: Path) -> None:
+def test_data_survives_a_restart(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, connected(server) as client:
         client.set("a", "1")
         client.xadd("s", {"b": "2"})
@@ -105,7 +105,7 @@ def test_data_is_there_after_a_stop_and_a_start(tmp_path: Path) -> None:
         assert client.xlen("s") == 1
 
 
-def test_acknowledged_writes_survive_the_death_of_the_server(tmp_path: Path) -> None:
+def test_acknowledged_writes_survive_a_kill_of_the_server(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
     server.start()
     url, pid = server.url, server.pid
@@ -126,7 +126,7 @@ def test_acknowledged_writes_survive_the_death_of_the_server(tmp_path: Path) -> 
         server.stop()
 
 
-def test_a_command_cut_short_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
+def test_a_truncated_command_loses_only_itself(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, connected(server) as client:
         client.set("whole", "1")
         client.set("cut", "2")
@@ -154,7 +154,7 @@ def test_a_stop_is_clean_and_can_be_repeated(tmp_path: Path) -> None:
 # --- one directory, one server ---------------------------------------------------------------------------
 
 
-def test_a_directory_in_use_names_its_holder_and_can_be_used_when_the_holder_is_gone(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused_until_its_holder_ends(tmp_path: Path) -> None:
     with owner_process(tmp_path) as (owner, _):
         with pytest.raises(DataDirectoryInUse, match=rf"\b{owner.pid}\b.*--data"):
             EmbeddedServer(tmp_path).start()
@@ -166,7 +166,7 @@ def test_a_directory_in_use_names_its_holder_and_can_be_used_when_the_holder_is_
             assert client.get("left") == "behind"
 
 
-def test_a_refused_start_leaves_the_holder_alone(tmp_path: Path) -> None:
+def test_a_refused_start_does_not_affect_the_holder(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, connected(server) as client:
         with pytest.raises(DataDirectoryInUse, match=rf"\b{os.getpid()}\b"):
             EmbeddedServer(tmp_path).start()
@@ -177,16 +177,16 @@ def test_a_refused_start_leaves_the_holder_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a death signal")
 @pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_owner_takes_its_server_along(tmp_path: Path, deadly: signal.Signals) -> None:
+def test_the_server_ends_when_its_owner_is_killed(tmp_path: Path, deadly: signal.Signals) -> None:
     with owner_process(tmp_path) as (owner, server_pid):
         assert not is_gone(server_pid)
         owner.send_signal(deadly)
         owner.wait()
         assert eventually(lambda: is_gone(server_pid))
-    assert "bye bye" in (tmp_path / "valkey.log").read_text(), "the server was not given the time to flush"
+    assert "bye bye" in (tmp_path / "valkey.log").read_text(), "the server had no time to flush"
 
 
-def test_a_directory_can_be_used_at_once_when_its_owner_was_killed(tmp_path: Path) -> None:
+def test_a_directory_can_be_used_at_once_after_its_owner_was_killed(tmp_path: Path) -> None:
     for _ in range(3):
         with owner_process(tmp_path) as (owner, server_pid):
             owner.kill()
@@ -196,13 +196,13 @@ def test_a_directory_can_be_used_at_once_when_its_owner_was_killed(tmp_path: Pat
                 assert client.get("left") == "behind"
 
 
-NO_DEATH_SIGNAL = (  # as on macOS
+NO_DEATH_SIGNAL = (  # like macOS
     "embedded._DIE_WITH_PARENT = 'import os, sys; os.execv(sys.argv[3], sys.argv[3:])'"
 )
 
 
 @pytest.mark.parametrize("name", ["short", "long" * 30])
-def test_a_server_left_behind_is_ended_before_the_next_one_starts(tmp_path: Path, name: str) -> None:
+def test_an_orphaned_server_is_ended_before_the_next_one_starts(tmp_path: Path, name: str) -> None:
     data_dir = tmp_path / name
     with owner_process(data_dir, NO_DEATH_SIGNAL) as (owner, orphan):
         owner.kill()
@@ -217,7 +217,7 @@ def test_a_server_left_behind_is_ended_before_the_next_one_starts(tmp_path: Path
         assert left_socket.parent == data_dir or not left_socket.parent.exists()
 
 
-def test_a_server_left_behind_that_does_not_end_is_named(
+def test_an_orphaned_server_that_does_not_end_is_reported_with_its_pid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "STOP_TIMEOUT", 0.3)
@@ -249,7 +249,7 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_the_server_is_out_of_reach_of_the_terminals_interrupt(embedded_server: EmbeddedServer) -> None:
+def test_the_server_is_not_in_the_session_of_the_terminal(embedded_server: EmbeddedServer) -> None:
     assert embedded_server.pid is not None
     assert os.getsid(embedded_server.pid) == embedded_server.pid != os.getsid(0)
 
@@ -265,7 +265,7 @@ def test_an_owner_that_ends_without_stopping_leaves_nothing(tmp_path: Path) -> N
         assert not left_socket.parent.exists()
 
 
-def test_a_forked_copy_of_the_owner_does_not_stop_the_server(tmp_path: Path) -> None:
+def test_a_forked_child_of_the_owner_does_not_stop_the_server(tmp_path: Path) -> None:
     script = """
         import os, sys
         from pathlib import Path
@@ -284,10 +284,10 @@ def test_a_forked_copy_of_the_owner_does_not_stop_the_server(tmp_path: Path) -> 
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True True True\n"
 
 
-# --- what it listens on and what it keeps ----------------------------------------------------------------
+# --- ports, settings and files ---------------------------------------------------------------------------
 
 
-def test_there_is_no_network_port_unless_asked_for(embedded_server: EmbeddedServer, tmp_path: Path) -> None:
+def test_the_server_opens_no_network_port_by_default(embedded_server: EmbeddedServer, tmp_path: Path) -> None:
     with connected(embedded_server) as client:
         assert client.config_get("port") == {"port": "0"}
 
@@ -298,7 +298,7 @@ def test_there_is_no_network_port_unless_asked_for(embedded_server: EmbeddedServ
             assert over_tcp.ping()
 
 
-def test_it_is_configured_to_lose_nothing(tmp_path: Path) -> None:
+def test_the_server_is_configured_for_durability(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path, appendfsync="always", maxmemory="64mb") as server,
         connected(server) as client,
@@ -313,7 +313,7 @@ def test_it_is_configured_to_lose_nothing(tmp_path: Path) -> None:
         assert client.config_get(*wanted) == wanted
 
 
-def test_nobody_else_may_look_into_it(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_data_directory(tmp_path: Path) -> None:
     data_dir = tmp_path / "parent" / "data"
     with EmbeddedServer(data_dir) as server, connected(server) as client:
         client.set("a", "1")
@@ -325,7 +325,7 @@ def test_nobody_else_may_look_into_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "a space, 100%25 & ünï#cödé?", "'quoted\" \\path"])
-def test_awkward_paths_work(tmp_path: Path, name: str) -> None:
+def test_long_and_unusual_paths_work(tmp_path: Path, name: str) -> None:
     data_dir = tmp_path / name
     for expected in (1, 2):
         with EmbeddedServer(data_dir) as server, connected(server) as client:
@@ -338,7 +338,9 @@ def test_awkward_paths_work(tmp_path: Path, name: str) -> None:
         assert (data_dir / "appendonlydir").is_dir()
 
 
-def test_a_relative_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_directory_is_resolved_at_creation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     server = EmbeddedServer(Path("here"))
     monkeypatch.chdir("/")
@@ -346,7 +348,7 @@ def test_a_relative_directory_stays_where_it_was(tmp_path: Path, monkeypatch: py
         assert (tmp_path / "here" / "valkey.sock").exists()
 
 
-def test_a_log_that_has_grown_large_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_MAX_LOG_BYTES", 100)
     (tmp_path / "valkey.log").write_text("old" * 100)
     with EmbeddedServer(tmp_path) as server:
@@ -354,16 +356,16 @@ def test_a_log_that_has_grown_large_is_put_aside(tmp_path: Path, monkeypatch: py
         assert (tmp_path / "valkey.log.1").read_text().startswith("old")
 
 
-def test_the_default_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_directory_is_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     assert default_data_dir().name == "breadcrumbs"
     assert default_data_dir().is_relative_to(Path.home())
 
 
-# --- errors that say how to mend it ----------------------------------------------------------------------
+# --- errors with advice ----------------------------------------------------------------------------------
 
 
-def test_unreadable_data_shows_the_servers_log_of_this_start_only(tmp_path: Path) -> None:
+def test_unreadable_data_fails_with_the_server_log_of_this_start(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, connected(server) as client:
         client.set("a", "1")
     log = next((tmp_path / "appendonlydir").glob("*.incr.aof"))
@@ -373,16 +375,16 @@ def test_unreadable_data_shows_the_servers_log_of_this_start_only(tmp_path: Path
     begun = time.monotonic()
     with pytest.raises(StartupError) as caught:
         server.start()
-    assert time.monotonic() - begun < 5, "a server that has ended is not waited for"
+    assert time.monotonic() - begun < 5, "the start waits for a server that has ended"
     message = str(caught.value)
     assert "Bad file format reading the append only file" in message
     assert "earlier run" not in message
-    assert "Keep a copy" in message
+    assert "Copy the directory appendonlydir" in message
     assert "--data OTHER" in message
 
     log.write_bytes(log.read_bytes().removeprefix(b"nonsense\r\n"))
     with EmbeddedServer(tmp_path) as server, connected(server) as client:
-        assert client.get("a") == "1", "a failed start gives the directory back untouched"
+        assert client.get("a") == "1", "a failed start must leave the data unchanged"
 
 
 @pytest.mark.parametrize("contents", [None, b"\x7fELF but not really"])
@@ -415,23 +417,23 @@ def test_a_directory_that_cannot_be_made_gives_advice(tmp_path: Path) -> None:
         EmbeddedServer(tmp_path / "file").start()
 
 
-def test_settings_the_server_refuses_are_shown(tmp_path: Path) -> None:
+def test_settings_that_the_server_refuses_are_reported(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="argument must be a memory value"):
         EmbeddedServer(tmp_path, maxmemory="lots").start()
     with pytest.raises(StartupError, match="always, everysec or no"):
         EmbeddedServer(tmp_path, appendfsync="sometimes")
 
 
-def test_a_taken_port_is_named_as_the_reason(tmp_path: Path) -> None:
+def test_a_taken_tcp_port_is_reported_as_the_reason(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(StartupError, match="listens on that TCP port"):
+        with pytest.raises(StartupError, match="uses that TCP port"):
             EmbeddedServer(tmp_path, tcp_port=taken.getsockname()[1]).start()
 
 
 def fake_server(path: Path, reply: str) -> Path:
-    """A binary that listens on --unixsocket and gives one reply for a second, then PONG."""
+    """Create a binary that listens on --unixsocket and sends `reply` for one second, then PONG."""
     script = path.with_suffix(".py")
     script.write_text(
         textwrap.dedent(f"""\
@@ -447,13 +449,13 @@ def fake_server(path: Path, reply: str) -> Path:
                 connection.close()
         """)
     )
-    # Not by a first line that names Python: its path may hold a space.
+    # A shell script, because a shebang line cannot contain a path with a space.
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
     path.chmod(0o755)
     return path
 
 
-def test_a_server_that_is_loading_is_waited_for_beyond_the_limit(
+def test_a_loading_server_is_awaited_beyond_the_start_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "START_TIMEOUT", 0.5)
@@ -463,12 +465,12 @@ def test_a_server_that_is_loading_is_waited_for_beyond_the_limit(
         assert time.monotonic() - begun > 1
 
 
-def test_a_server_that_says_nothing_is_given_up_and_ended(
+def test_an_unresponsive_server_is_ended_after_the_start_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "START_TIMEOUT", 0.5)
     silent = fake_server(tmp_path / "silent", "")
-    with pytest.raises(StartupError, match="did not answer"):
+    with pytest.raises(StartupError, match="did not reply"):
         EmbeddedServer(tmp_path / "data", binary=silent).start()
     with EmbeddedServer(tmp_path / "data"):
         pass
@@ -477,7 +479,9 @@ def test_a_server_that_says_nothing_is_given_up_and_ended(
 # --- the servers of the test suite -----------------------------------------------------------------------
 
 
-async def test_the_embedded_fixture_answers_the_asynchronous_client(embedded_server: EmbeddedServer) -> None:
+async def test_the_embedded_fixture_works_with_the_asynchronous_client(
+    embedded_server: EmbeddedServer,
+) -> None:
     client = redis.asyncio.Redis.from_url(embedded_server.url, decode_responses=True)
     try:
         await client.set("smoke", "1")
@@ -486,7 +490,7 @@ async def test_the_embedded_fixture_answers_the_asynchronous_client(embedded_ser
         await client.aclose()
 
 
-async def test_the_standalone_fixture_answers(every_standalone_server: Server) -> None:
+async def test_the_standalone_fixture_works(every_standalone_server: Server) -> None:
     client = redis.asyncio.Redis.from_url(every_standalone_server.url, decode_responses=True)
     try:
         await client.set("smoke", "1")
@@ -497,7 +501,7 @@ async def test_the_standalone_fixture_answers(every_standalone_server: Server) -
         await client.aclose()
 
 
-def test_a_standalone_server_with_a_password_refuses_strangers() -> None:
+def test_a_standalone_server_with_a_password_refuses_other_clients() -> None:
     with Server(password="p@ss: word/ü") as server:
         with connected(server) as client:
             assert client.ping()

@@ -25,11 +25,11 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "written_by_1bd989
 STORES = ("main", "five-lanes")
 
 OPAQUE = {"before", "after", "next_cursor"}
-"""Cursors: encrypted anew for each reply."""
+"""Cursors, which are encrypted differently in each reply."""
 
 
 class OldStore:
-    """One of the stores: its data, its export, and what the old code returned for it."""
+    """Fixture of an old store: its data, its export and the replies of the old code."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class OldStore:
 
 
 on_main_store = pytest.mark.parametrize("old", ["main"], indirect=True)
-"""For what does not depend on the number of lanes."""
+"""Marks tests that do not depend on the number of lanes."""
 
 
 @pytest.fixture(params=STORES)
@@ -57,7 +57,7 @@ def old(request: pytest.FixtureRequest) -> OldStore:
 
 @pytest.fixture
 def up(old: OldStore, tmp_path: Path) -> Iterator[CrumbUp]:
-    """This code, on a copy of the old data."""
+    """The current code with a copy of the old data."""
     running = CrumbUp(tmp_path, **old.expected["settings"])
     old.unpack(running.data)
     with running:
@@ -71,7 +71,7 @@ def api_for(up: CrumbUp, token: str | None) -> httpx.Client:
 
 @pytest.fixture
 def api(up: CrumbUp) -> Iterator[httpx.Client]:
-    """The developer, who owns most of the data."""
+    """Client of the developer, who owns most of the data."""
     with api_for(up, None) as client:
         yield client
 
@@ -93,7 +93,7 @@ def crumb(*arguments: str | Path, cwd: Path, **extra: str) -> bytes:
 
 
 def differences(before: Any, now: Any, where: str) -> Iterator[str]:
-    """Name every place where two documents differ."""
+    """Yield every path at which two documents differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
             if name not in before or name not in now:
@@ -108,7 +108,7 @@ def differences(before: Any, now: Any, where: str) -> Iterator[str]:
 
 
 def changed_replies(client: httpx.Client, replies: dict[str, list[Any]]) -> list[str]:
-    """Read every path again and name what is different."""
+    """Read every path again and return the differences."""
     found: list[str] = []
     for path, before in replies.items():
         reply = client.get(path)
@@ -120,7 +120,7 @@ def changed_replies(client: httpx.Client, replies: dict[str, list[Any]]) -> list
 def without_shared_state(document: Any) -> Any:
     """Remove the `app:` state of ADK sessions from the breadcrumbs of a reply.
 
-    Everybody in an app shares it, so tokens for a user do not see it (docs/adk.md). The old code hid it on the routes
+    All users of an app share it, so tokens for a user do not see it (docs/adk.md). The old code hid it on the routes
     of ADK only. `checksum` and `size_bytes` are those of the context that is shown.
     """
     if isinstance(document, list):
@@ -151,7 +151,7 @@ DOCUMENTED = {"ann": without_shared_state}
 # The data directory
 
 
-def test_everything_reads_as_the_old_code_returned_it(old: OldStore, up: CrumbUp) -> None:
+def test_every_reply_equals_that_of_the_old_code(old: OldStore, up: CrumbUp) -> None:
     for principal, token in old.tokens.items():
         replies = old.replies[principal]
         if principal in DOCUMENTED:
@@ -161,14 +161,16 @@ def test_everything_reads_as_the_old_code_returned_it(old: OldStore, up: CrumbUp
 
 
 def test_doctor_finds_no_fault(old: OldStore, up: CrumbUp, api: httpx.Client) -> None:
-    hygiene = api.post("/hygiene/run").json()  # one breadcrumb is used up and still in the indexes
+    hygiene = api.post("/hygiene/run").json()  # removes a breadcrumb without reads left from the indexes
     assert hygiene["ok"], hygiene
     settings = old.expected["settings"] | {"CRUMB_URL": up.url}
     found = json.loads(crumb("doctor", "--json", "--data", up.data, cwd=up.folder, **settings))
     assert [finding for finding in found["findings"] if finding["status"] != "ok"] == []
 
 
-def test_old_sessions_go_on_and_nothing_old_is_answered_again(old: OldStore, api: httpx.Client) -> None:
+def test_old_sessions_continue_and_old_messages_are_not_answered_again(
+    old: OldStore, api: httpx.Client
+) -> None:
     before = all_crumbs(api)
     letters = api.get("/dlq").json()
     sessions = [session for session in read_sessions(api) if session["active"]]
@@ -180,7 +182,7 @@ def test_old_sessions_go_on_and_nothing_old_is_answered_again(old: OldStore, api
         assert reply.status_code == 200, reply.text
         answer = reply.json()["answer"]
         messages = "message" if not told else "messages"
-        assert answer["text"].startswith(f"I was given {len(told) + 1} {messages} of yours"), session
+        assert answer["text"].startswith(f"I received {len(told) + 1} {messages} of yours"), session
         context = answer["context"]
         explained = api.get(f"/contexts/{context['context_id']}/explain").json()
         assert {item.get("id") for item in explained["items"]} >= {*told, reply.json()["message"]["id"]}
@@ -191,7 +193,7 @@ def test_old_sessions_go_on_and_nothing_old_is_answered_again(old: OldStore, api
     assert api.get("/dlq").json() == letters
 
 
-def test_a_message_that_waited_in_a_paused_session_is_answered_when_it_goes_on(api: httpx.Client) -> None:
+def test_a_message_in_a_paused_session_is_answered_after_resuming(api: httpx.Client) -> None:
     before = [message["text"] for message in read_messages(api, "paused")]
     api.patch("/sessions/paused", json={"active": True}).raise_for_status()
     deadline = time.monotonic() + LIMIT
@@ -236,7 +238,7 @@ def test_an_old_stream_position_is_answered_with_a_gap(old: OldStore, api: httpx
 
 
 @on_main_store
-def test_old_breadcrumbs_are_changed_and_deleted(api: httpx.Client) -> None:
+def test_old_breadcrumbs_can_be_changed_and_deleted(api: httpx.Client) -> None:
     note = api.get("/breadcrumbs", params={"schema_name": "note.v1"}).json()[0]
     path = f"/breadcrumbs/{note['id']}"
     change = api.patch(path, json={"title": "new"}, headers={"If-Match": str(note["version"])})
@@ -274,7 +276,7 @@ def all_crumbs(api: httpx.Client) -> dict[str, Any]:
 # The export
 
 
-def test_an_export_of_the_old_data_is_the_old_export(old: OldStore, tmp_path: Path) -> None:
+def test_an_export_of_the_old_data_equals_the_old_export(old: OldStore, tmp_path: Path) -> None:
     old.unpack(tmp_path / "data")
     assert crumb("export", "--data", tmp_path / "data", cwd=tmp_path) == old.export
 
@@ -289,7 +291,7 @@ def test_the_old_export_is_imported_as_the_old_code_did(old: OldStore, tmp_path:
     with running:
         for principal, imported in old.expected["imported"].items():
             replies = old.replies[principal] | imported
-            # Agents are not exported. The token makes a new record of its agent.
+            # Agents are not exported. The token creates a new record of its agent.
             replies = {path: reply for path, reply in replies.items() if not path.startswith("/agents")}
             with api_for(running, owner_token(running, old, principal)) as client:
                 assert changed_replies(client, replies) == [], principal

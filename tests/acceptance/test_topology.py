@@ -107,7 +107,7 @@ def _answer(client: httpx.Client, session: str, message: str) -> dict[str, Any]:
     raise AssertionError("no answer")
 
 
-def test_a_message_is_answered_in_its_session_and_nowhere_else(api: httpx.Client) -> None:
+def test_a_message_is_answered_only_in_its_session(api: httpx.Client) -> None:
     for number in (1, 2):
         message = _say(api, f"session-{number}", f"Hello session {number}")
         _answer(api, f"session-{number}", message)

@@ -1,4 +1,4 @@
-"""One store and one `crumb serve` on it for all of these tests; each uses an app and users of its own."""
+"""Fixtures: one store and one `crumb serve` for all ADK tests. Each test uses its own users or app."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def namespace() -> str:
 def served(
     embedded_server: EmbeddedServer, namespace: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of a `crumb serve`, in the development mode."""
+    """URL of a `crumb serve` in the development mode."""
     with crumb_serve(tmp_path_factory.mktemp("served"), embedded_server.url, namespace=namespace) as server:
         yield server.url
 
@@ -36,7 +36,7 @@ async def store(embedded_server: EmbeddedServer, namespace: str) -> AsyncIterato
 
 @pytest.fixture(params=["direct", "over HTTP"])
 def address(request: pytest.FixtureRequest, embedded_server: EmbeddedServer, namespace: str) -> str:
-    """Where a service finds the store: the same one either way."""
+    """Address of the same store, either directly or over HTTP."""
     if request.param == "direct":
         return f"{embedded_server.url}?namespace={namespace}"
     url: str = request.getfixturevalue("served")
@@ -51,7 +51,7 @@ async def service(address: str) -> AsyncIterator[BreadcrumbSessionService]:
 
 @pytest.fixture
 async def replica(address: str) -> AsyncIterator[BreadcrumbSessionService]:
-    """A second service on the same store, as another process would have it."""
+    """A second service on the same store, like in another process."""
     async with BreadcrumbSessionService(address) as service:
         yield service
 
@@ -63,5 +63,5 @@ def user() -> str:
 
 @pytest.fixture
 def app() -> str:
-    """An app that nobody else uses: for tests that look at the state of all."""
+    """Name of an unused app, for tests that read shared state."""
     return unique("app")

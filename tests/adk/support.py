@@ -1,4 +1,4 @@
-"""An ADK agent with a model that the test can look into, and servers that can be killed."""
+"""An ADK agent with a recording model, and servers that tests can kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APP = "weather"
 
 
 class Parrot(BaseLlm):
-    """Answers `re: …` to what was said last, and remembers all that it was shown."""
+    """Model that answers `re: …` to the last message and records its prompts."""
 
     model: str = "parrot"
     shown: list[list[tuple[str, str]]] = Field(default_factory=list)
@@ -48,7 +48,7 @@ def runner_on(service: BaseSessionService, model: Parrot, *, app: str = APP, **a
 
 
 async def say(runner: Runner, user: str, session: str, text: str) -> list[str]:
-    """Run a turn; what the agent said in it."""
+    """Run a turn and return the texts of the agent."""
     message = types.Content(role="user", parts=[types.Part(text=text)])
     said = []
     async for event in runner.run_async(user_id=user, session_id=session, new_message=message):
@@ -59,7 +59,7 @@ async def say(runner: Runner, user: str, session: str, text: str) -> list[str]:
 async def spoken(
     service: BaseSessionService, user: str, session: str, *, app: str = APP
 ) -> list[tuple[str, str]]:
-    """What is stored of a conversation."""
+    """Return the stored authors and texts of a conversation."""
     found = await service.get_session(app_name=app, user_id=user, session_id=session)
     assert found is not None
     return [
@@ -70,7 +70,7 @@ async def spoken(
 
 
 def event(text: str | None = None, *, author: str = "user", **fields: Any) -> Event:
-    """An event; `state` is what it changes."""
+    """Return an event. `state` is its state delta."""
     state = fields.pop("state", None)
     content = None if text is None else types.Content(role="user", parts=[types.Part(text=text)])
     if state is not None:

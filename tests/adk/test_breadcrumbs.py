@@ -1,4 +1,4 @@
-"""Events of ADK agents are breadcrumbs like everything else."""
+"""Events of ADK agents are stored as breadcrumbs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.adk.support import APP, Parrot, event, runner_on, say, spoken, unique
 from tests.support.conversations import ALICE, MESSAGE, config, opened, working
 
 
-async def test_a_session_is_a_session_here_too(served: str, user: str) -> None:
+async def test_an_adk_session_is_a_session_of_the_store(served: str, user: str) -> None:
     async with BreadcrumbSessionService(served) as service:
         session = await service.create_session(app_name=APP, user_id=user, state={"a": 1, "user:b": 1})
         await say(runner_on(service, Parrot()), user, session.id, "hello")
@@ -55,7 +55,7 @@ async def test_a_session_is_a_session_here_too(served: str, user: str) -> None:
         assert said == [("user", "hello"), ("helper", "re: hello")]
         for one in found.json():
             assert one["context"]["session_id"] == name
-            # What a model is shown of it: no bookkeeping.
+            # The view of a model has no internal fields.
             view = (await client.get(f"/breadcrumbs/{one['id']}")).json()
             assert view["context"].keys() == {"author", "message"}
         assert (await client.delete(f"/sessions/{name}")).status_code == 200
@@ -73,14 +73,14 @@ def test_crumb_tail_shows_an_agent_live(served: str, user: str) -> None:
 
         async def talk() -> None:
             async with BreadcrumbSessionService(served) as service:
-                for number in range(1_000):  # until it listens
+                for number in range(1_000):  # until the tail is connected
                     await say(runner_on(service, Parrot()), user, "s", f"hello {number}")
                     if heard.is_set():
                         return
                     await asyncio.sleep(0.2)
 
         async def listen() -> str:
-            # Two lines: it may begin to listen between what is said and what is answered.
+            # Read two lines: the tail can connect between a message and its answer.
             lines = [await asyncio.to_thread(output.readline) for _ in range(2)]
             heard.set()
             return b"".join(lines).decode()
@@ -98,7 +98,7 @@ def test_crumb_tail_shows_an_agent_live(served: str, user: str) -> None:
     assert all("hello" in line["context"]["message"] for line in lines)
 
 
-async def test_agents_here_are_not_triggered_by_events_and_a_context_can_bring_them_in(
+async def test_adk_events_trigger_no_agents_and_can_be_a_source_of_contexts(
     embedded_server: EmbeddedServer,
 ) -> None:
     sources = [
@@ -168,27 +168,27 @@ async def test_sessions_and_all_kinds_of_state_survive_an_export_and_an_import(
         ("crumb+redis+cluster://host:7000", RedisAddress("redis+cluster://host:7000", DEVELOPER, "bc")),
     ],
 )
-def test_addresses_are_understood(where: str, expected: ServerAddress | RedisAddress) -> None:
+def test_addresses_are_parsed(where: str, expected: ServerAddress | RedisAddress) -> None:
     assert parse_address(where) == expected
 
 
-def test_addresses_that_make_no_sense_are_refused_with_advice() -> None:
+def test_invalid_addresses_are_refused_with_advice() -> None:
     for where in ("sqlite:///x", "host:8081", ""):
         with pytest.raises(ValueError, match="use http://"):
             parse_address(where)
-    with pytest.raises(ValueError, match="owner comes with the token"):
+    with pytest.raises(ValueError, match="gets the owner from the token"):
         parse_address("http://host", BackendAccess(owner=ALICE))
-    with pytest.raises(ValueError, match="takes the owner itself"):
+    with pytest.raises(ValueError, match="a store takes no token"):
         parse_address("redis://host", BackendAccess(token="x"))
     assert isinstance(parse_address("crumb://"), DirectoryAddress)
 
 
-def test_a_token_shows_in_no_repr() -> None:
+def test_no_repr_contains_a_token() -> None:
     assert "hush" not in repr(parse_address("crumb://hush@host"))
     assert "hush" not in repr(parse_address("redis://:hush@host"))
 
 
-async def test_a_data_directory_is_opened_with_a_server_of_its_own_or_with_the_one_that_runs(
+async def test_a_data_directory_uses_its_running_server_or_starts_one(
     tmp_path: Path,
 ) -> None:
     address = f"crumb://{tmp_path / 'data'}"
@@ -197,13 +197,13 @@ async def test_a_data_directory_is_opened_with_a_server_of_its_own_or_with_the_o
         await second.append_event(session, event("hello"))
         assert await spoken(first, "ann", session.id) == [("user", "hello")]
     began = time.monotonic()
-    with EmbeddedServer(tmp_path / "data"):  # given back
+    with EmbeddedServer(tmp_path / "data"):  # the directory was released
         assert time.monotonic() - began < 30
         async with BreadcrumbSessionService(address) as again:
             assert await spoken(again, "ann", session.id) == [("user", "hello")]
 
 
-async def test_a_store_that_was_given_stays_open(store: Store) -> None:
+async def test_a_given_store_stays_open(store: Store) -> None:
     async with BreadcrumbSessionService(store) as service:
         await service.create_session(app_name=unique("app"), user_id="ann")
     await store.ping()

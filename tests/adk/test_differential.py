@@ -1,10 +1,10 @@
-"""The same calls on ADK's service in memory and on ours give the same results.
+"""The same calls on ADK's in-memory service and on ours have the same results.
 
-What is different on purpose, and therefore not generated here:
-- values that JSON does not have (NaN, integers past 64 bits, halves of characters): ours refuses them, or stores null;
+Intended differences, which are not generated here:
+- values that JSON does not have (NaN, integers beyond 64 bits, lone surrogates): ours refuses them, or stores null;
 - empty names of apps and users: ours refuses them;
-- another event with the id of one that is there: ours refuses it, ADK's keeps both;
-- an event that is delivered again to a caller who does not have it: ours gives it to them, ADK's does not.
+- another event with an existing id: ours refuses it, ADK's keeps both;
+- a repeated event that the caller's session does not have: ours adds it to that session, ADK's does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.adk.support import event
 APPS = ("one", "two:")
 USERS = ("ann", ":ann")
 
-# Few, so that calls meet; and mostly the same ones.
+# Few names, and mostly the same ones, so that calls affect each other.
 names = st.sampled_from(
     [("one", "ann", "s")] * 4 + [("one", ":ann", "s"), ("two:", "ann", "s"), ("one", "ann", "t/u")]
 )
@@ -60,7 +60,7 @@ calls = st.one_of(
 
 
 class Program:
-    """Somebody who works with a service: holds on to sessions, and writes down what came of each call."""
+    """Client of a service that keeps its sessions and records the result of each call."""
 
     def __init__(self, service: BaseSessionService, salt: str) -> None:
         self.service = service
@@ -78,10 +78,10 @@ class Program:
         if what == "list":
             found = await service.list_sessions(app_name=rest[0] + self.salt, user_id=rest[1])
             shown = [self.shown(session) for session in found.sessions]
-            # Sessions without events have the time of their creation, which is another here and there.
+            # Sessions without events have their creation time, which differs between the services.
             return sorted(shown, key=str)
         app, user, id = rest[0]
-        # White space around an id counts for nobody.
+        # Both services ignore white space around an id.
         names = {"app_name": app + self.salt, "user_id": user, "session_id": (id, f" {id} ")[number % 2]}
         match what:
             case "create":
@@ -117,7 +117,7 @@ class Program:
     def shown(self, session: Session) -> dict[str, Any]:
         document = session.model_dump(exclude={"events", "last_update_time"})
         document["events"] = session.events
-        if session.last_update_time < 1.7e9:  # else it is the time of day
+        if session.last_update_time < 1.7e9:  # otherwise it is the current time
             document["last_update_time"] = session.last_update_time
         return document
 
@@ -138,7 +138,7 @@ def over_http(served: str) -> Iterator[Running]:
 
 
 async def compare(service: BreadcrumbSessionService, script: list[tuple[Any, ...]]) -> None:
-    """Calls on a session that is there already, most of them."""
+    """Run a script of calls on both services and compare the results. Most calls use one existing session."""
     script = [("create", ("one", "ann", "s"), {"a": 1, "user:b": 2}), *script]
     salt = secrets.token_hex(6)
     theirs, ours = Program(InMemorySessionService(), salt), Program(service, salt)
@@ -160,7 +160,7 @@ def test_every_call_has_the_same_result_as_on_adks_service_in_memory(
 
 @settings(relaxed, max_examples=25)
 @given(st.lists(calls, max_size=20))
-def test_over_http_too_every_call_has_the_same_result_as_on_adks_service_in_memory(
+def test_over_http_every_call_has_the_same_result_as_on_adks_service_in_memory(
     over_http: Running, script: list[tuple[Any, ...]]
 ) -> None:
     runner, service = over_http

@@ -1,4 +1,4 @@
-"""What docs/adk.md says is what the tests do."""
+"""docs/adk.md agrees with the tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TEXT = (Path(__file__).parents[2] / "docs" / "adk.md").read_text("utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
 
 
-def test_the_files_for_adk_are_those_that_were_tried() -> None:
+def test_the_documented_files_for_adk_are_those_of_the_tests() -> None:
     assert ("python", SERVICES_PY) in BLOCKS
     assert ("yaml", SERVICES_YAML.lstrip("\n")) in BLOCKS
 
 
-def test_the_calls_of_the_service_are_ones_that_it_takes() -> None:
+def test_the_documented_calls_of_the_service_are_valid() -> None:
     signature = inspect.signature(BreadcrumbSessionService)
     calls = re.findall(r"BreadcrumbSessionService\([^)]*\)", TEXT)
     assert len(calls) >= 5

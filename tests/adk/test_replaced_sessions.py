@@ -1,4 +1,4 @@
-"""A long session is read while it is sent. A session that replaces it meanwhile is not shown."""
+"""A long session is read while it is sent. A session that replaces it during this time is not shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def fill(sessions: AdkSessions, text: str, count: int) -> None:
         await sessions.append(WHO, session_names("app", "ann", "s"), event)
 
 
-async def test_a_session_that_is_replaced_while_it_is_read_shows_nothing_of_the_next_one(
+async def test_reading_a_replaced_session_shows_nothing_of_the_next_one(
     store: Store,
 ) -> None:
     sessions = AdkSessions(store)

@@ -1,4 +1,4 @@
-"""The Session Service over REST: as ADK's own server answers, and who may do what."""
+"""The session service over REST: replies like those of ADK's own server, and access."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _site(store: Store, **chosen: Any) -> httpx.AsyncClient:
     )
 
 
-# Side by side
+# Comparison with ADK
 
 CREDENTIAL = {
     "rawAuthCredential": {"authType": "oauth2", "oauth2": {"clientId": "c", "clientSecret": "hush"}},
@@ -163,7 +163,7 @@ EXCHANGES: list[tuple[str, str, Any]] = [
 
 
 def _comparable(document: Any) -> Any:
-    """Without what is different each time: generated ids and the time of day."""
+    """Return a document without generated ids and current times."""
     if isinstance(document, list):
         return [_comparable(item) for item in document]
     if not isinstance(document, dict):
@@ -179,10 +179,10 @@ def _comparable(document: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Please use create_session instead:DeprecationWarning")
-async def test_every_route_answers_as_adks_own_server(
+async def test_every_route_replies_like_adks_own_server(
     ours: httpx.AsyncClient, theirs: httpx.AsyncClient
 ) -> None:
-    """Where ADK refuses with 400 we do with 422; and our errors are problem documents, with `detail` as there."""
+    """Two differences: 422 replaces ADK's 400, and errors are problem documents with the same `detail`."""
     app = unique("app")
     for method, path, body in EXCHANGES:
         sent: dict[str, Any] = {"url": path.format(app=app), "method": method}
@@ -199,7 +199,7 @@ async def test_every_route_answers_as_adks_own_server(
             assert answer.headers["content-type"] == expected.headers["content-type"]
 
 
-async def test_the_same_sessions_are_below_api(ours: httpx.AsyncClient) -> None:
+async def test_the_routes_below_api_serve_the_same_sessions(ours: httpx.AsyncClient) -> None:
     app = unique("app")
     created = await ours.post(f"/api/apps/{app}/users/ann/sessions/s1", json={"state": {"a": 1}})
     assert created.status_code == 200
@@ -212,7 +212,7 @@ async def test_the_same_sessions_are_below_api(ours: httpx.AsyncClient) -> None:
         assert (await ours.get(f"{base}/apps/{app}/users/ann/state")).json() == {}
 
 
-async def test_a_long_session_with_large_events_comes_whole_and_in_order(ours: httpx.AsyncClient) -> None:
+async def test_a_long_session_with_large_events_is_complete_and_in_order(ours: httpx.AsyncClient) -> None:
     app = unique("app")
     path = f"/apps/{app}/users/ann/sessions"
     await ours.post(f"{path}/long")
@@ -227,7 +227,7 @@ async def test_a_long_session_with_large_events_comes_whole_and_in_order(ours: h
         }
         assert (await ours.post(f"{path}/long/events", json=event)).status_code == 200
     whole = await ours.get(f"{path}/long")
-    assert "content-length" not in whole.headers  # it is sent while it is read
+    assert "content-length" not in whole.headers  # the response is streamed
     session = whole.json()
     assert [event["id"] for event in session["events"]] == [f"e{number}" for number in range(130)]
     assert (session["id"], session["state"], session["lastUpdateTime"]) == ("long", {"last": 129}, 1_129.0)
@@ -267,11 +267,11 @@ async def test_state_that_is_too_large_is_refused_on_every_route(ours: httpx.Asy
     for prefix in ("user:", "app:"):
         wanted = {"state": {f"{prefix}b": half}}
         problem(await ours.post(f"{path}/another", json=wanted), 413, "state-too-large")
-    assert (await ours.get(f"{path}/s")).json() == before  # no event was stored without its state
+    assert (await ours.get(f"{path}/s")).json() == before  # no event is stored without its state
     assert (await ours.get(f"{path}/another")).status_code == 404
 
 
-async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_session(
+async def test_P3_a_repeated_creation_with_the_same_key_leaves_one_session(
     ours: httpx.AsyncClient,
 ) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions"
@@ -284,7 +284,7 @@ async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_se
     problem(await ours.post(path, json={"sessionId": "mine"}), 409, "already-exists")
 
 
-async def test_P3_a_creation_with_events_that_is_sent_again_leaves_each_of_them_once(
+async def test_P3_a_repeated_creation_with_events_stores_each_once(
     ours: httpx.AsyncClient,
 ) -> None:
     path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
@@ -304,7 +304,7 @@ async def test_P3_a_creation_with_events_that_is_sent_again_leaves_each_of_them_
         problem(answer, 422, "idempotency-mismatch")
 
 
-async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: httpx.AsyncClient) -> None:
+async def test_a_session_with_an_invalid_event_is_not_created(ours: httpx.AsyncClient) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions"
     deep: Any = "x"
     for _ in range(61):
@@ -324,10 +324,8 @@ async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: htt
 
 
 @pytest.mark.parametrize("partial", [0, 1, "true"])
-async def test_whether_an_event_is_partial_is_true_or_false_and_nothing_like_it(
-    ours: httpx.AsyncClient, partial: Any
-) -> None:
-    """As the document says: what is partial is not stored, so nobody may take one for the other."""
+async def test_partial_must_be_a_boolean(ours: httpx.AsyncClient, partial: Any) -> None:
+    """Partial events are not stored, so the value must not be ambiguous."""
     path = f"/apps/{unique('app')}/users/ann/sessions/s"
     assert (await ours.post(path, json={})).status_code == 200
     problem(
@@ -337,7 +335,7 @@ async def test_whether_an_event_is_partial_is_true_or_false_and_nothing_like_it(
 
 
 @pytest.mark.parametrize("keyed_by", [None, "key"])
-async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_events_or_none(
+async def test_P4_an_interrupted_creation_leaves_all_events_or_none(
     ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, keyed_by: str | None
 ) -> None:
     path, run = f"/apps/{unique('app')}/users/ann/sessions", Store._run_create
@@ -369,16 +367,16 @@ async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_ev
             assert again.json() == (await ours.get(f"{path}/s{survived}")).json()
 
 
-async def test_no_user_is_called_like_the_mark_of_a_message(
+async def test_the_user_id_message_is_refused_by_the_adk_routes(
     ours: httpx.AsyncClient,
 ) -> None:
     path = f"/apps/{unique('app')}/users/message/sessions"
     for answer in (await ours.post(path, json={}), await ours.get(path)):
         (complaint,) = problem(answer, 422, "invalid-input")["errors"]
-        assert complaint["message"].startswith("no user is called 'message'")
+        assert complaint["message"].startswith("the user id 'message' is reserved")
 
 
-async def test_an_event_without_a_time_can_be_sent_again(ours: httpx.AsyncClient) -> None:
+async def test_an_event_without_a_time_can_be_repeated(ours: httpx.AsyncClient) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions/s"
     await ours.post(path)
     body: Json = {"id": "e", "author": "user", "actions": {"stateDelta": {"a": 1}}}
@@ -392,7 +390,7 @@ async def test_an_event_without_a_time_can_be_sent_again(ours: httpx.AsyncClient
     assert (await ours.post(f"{path}/events", json=same)).json() == first.json()
 
 
-async def test_events_are_appended_in_either_case_and_come_back_in_camel_case(
+async def test_events_are_accepted_in_both_cases_and_returned_in_camel_case(
     ours: httpx.AsyncClient, store: Store
 ) -> None:
     app = unique("app")
@@ -413,19 +411,19 @@ async def test_events_are_appended_in_either_case_and_come_back_in_camel_case(
         assert again.headers["idempotency-replayed"] == "true"
         assert "idempotency-replayed" not in answer.headers
     whole = (await ours.get(path, params={"whole": "true"})).json()
-    # Auth schemes have fields of their own that are in snake case only, so they stay as they came.
+    # Auth schemes have fields that exist only in snake case, so they are stored unchanged.
     configs = [one["actions"].pop("requestedAuthConfigs") for one in (*whole["events"], cases[0])]
     assert configs[0] == configs[2] and configs[1] == cases[1]["actions"]["requested_auth_configs"]
     assert [one | {"id": ""} for one in whole["events"]] == [cases[0] | {"id": ""}] * 2
     service = BreadcrumbSessionService(store)
     read = await service.get_session(app_name=app, user_id="ann", session_id="s")
     assert read is not None
-    # As ADK itself reads what was sent.
+    # ADK parses the sent JSON to the same events.
     assert read.events == [Event.model_validate_json(json.dumps(sent)) for sent in sent_as]
     assert read.events[0].model_copy(update={"id": original.id}) == original
 
 
-async def test_what_an_event_lacks_is_filled_in_and_what_is_temporary_is_left_out(
+async def test_missing_fields_of_an_event_are_added_and_temporary_ones_removed(
     ours: httpx.AsyncClient,
 ) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions/s"
@@ -444,7 +442,7 @@ async def test_what_an_event_lacks_is_filled_in_and_what_is_temporary_is_left_ou
     assert (await ours.get(path)).json() == session
 
 
-async def test_events_that_adk_could_not_read_again_are_refused(ours: httpx.AsyncClient) -> None:
+async def test_events_that_adk_cannot_parse_are_refused(ours: httpx.AsyncClient) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions/s"
     await ours.post(path)
     bodies: list[Any] = [
@@ -468,7 +466,7 @@ async def test_events_that_adk_could_not_read_again_are_refused(ours: httpx.Asyn
     problem(missing, 404, "not-found")
 
 
-async def test_some_events_are_asked_for_by_number_and_by_time_in_either_case(
+async def test_events_can_be_limited_by_number_and_time_in_both_cases(
     ours: httpx.AsyncClient,
 ) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions/s"
@@ -487,7 +485,7 @@ async def test_some_events_are_asked_for_by_number_and_by_time_in_either_case(
         problem(await ours.get(path, params=params), 422, "invalid-input")
 
 
-async def test_credentials_are_for_services_of_curators_and_in_no_list_stream_or_context(
+async def test_credentials_are_visible_only_to_curators_of_the_service(
     store: Store, keyed: httpx.AsyncClient
 ) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
@@ -514,16 +512,16 @@ async def test_credentials_are_for_services_of_curators_and_in_no_list_stream_or
     assert crumb.sensitivity == "secret"
 
 
-# Who may
+# Access
 
 
-async def test_nobody_gets_in_without_a_token(keyed: httpx.AsyncClient) -> None:
+async def test_every_adk_route_needs_a_token(keyed: httpx.AsyncClient) -> None:
     for operation in OPERATIONS:
         path = operation.path.format(app="a", user="u", session="s")
         problem(await keyed.request(operation.method, path), 401, "unauthenticated")
 
 
-async def test_tenants_do_not_meet(keyed: httpx.AsyncClient) -> None:
+async def test_tenants_are_separate_on_the_adk_routes(keyed: httpx.AsyncClient) -> None:
     app = unique("app")
     path = f"/apps/{app}/users/ann/sessions"
     first, second = {"X-API-Key": KEY}, {"X-API-Key": OTHER_KEY}
@@ -539,7 +537,7 @@ async def test_tenants_do_not_meet(keyed: httpx.AsyncClient) -> None:
     assert (await keyed.get(f"{path}/s", headers=first)).json()["state"] == state
 
 
-async def test_who_may_only_write_reads_nothing(keyed: httpx.AsyncClient) -> None:
+async def test_a_token_that_can_only_write_reads_nothing(keyed: httpx.AsyncClient) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions"
     weak = {"X-API-Key": WEAK_KEY}
     await keyed.post(path, json={"sessionId": "s"}, headers={"X-API-Key": KEY})
@@ -557,7 +555,7 @@ async def test_who_may_only_write_reads_nothing(keyed: httpx.AsyncClient) -> Non
         problem(answer, 403, "forbidden")
 
 
-async def test_a_token_for_one_user_sees_and_changes_what_is_theirs(keyed: httpx.AsyncClient) -> None:
+async def test_a_user_token_can_access_only_its_own_sessions(keyed: httpx.AsyncClient) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
     base = f"/apps/{app}/users"
     for user in ("ann", "bob"):
@@ -598,7 +596,7 @@ async def test_a_token_for_one_user_sees_and_changes_what_is_theirs(keyed: httpx
     problem(await keyed.post("/breadcrumbs", json=forged, headers=ann), 403, "forbidden")
 
 
-async def test_a_token_for_one_session_sees_and_changes_that_alone(keyed: httpx.AsyncClient) -> None:
+async def test_a_session_token_can_access_only_its_own_session(keyed: httpx.AsyncClient) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
     path = f"/apps/{app}/users/ann/sessions"
     for id in ("s1", "s2"):
@@ -621,14 +619,14 @@ async def test_a_token_for_one_session_sees_and_changes_that_alone(keyed: httpx.
 # As documented
 
 document = build_document(OPERATIONS, version="0", development_mode=True)
-# Those below /api are the very same: one of each is enough.
+# The routes below /api are the same, so one of each is enough.
 api = schemathesis.openapi.from_dict(document).include(path_regex="^/apps/")
 
 
 @api.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
-    """What the document allows may be refused all the same: an event has more rules than JSON Schema can say."""
+def test_every_reply_matches_the_document(case: schemathesis.Case[Any], served: str) -> None:
+    """Allowed input can still be refused: JSON Schema cannot express all rules of an event."""
     call_and_check(case, served)
 
 
@@ -637,7 +635,7 @@ def test_the_routes_need_no_google_adk() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> None:
+async def test_an_unreachable_server_is_reported_with_advice() -> None:
     service = BreadcrumbSessionService("http://127.0.0.1:9")
     backend: Any = await service._backend()
     backend._client._connection.retries = 0
@@ -646,7 +644,7 @@ async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> 
     await service.close()
 
 
-async def test_a_service_without_the_right_to_write_is_told_so(served: str) -> None:
+async def test_a_service_without_the_role_emitter_is_refused(served: str) -> None:
     async with BreadcrumbSessionService(served) as service:
         client = (await service._backend())._client  # type: ignore[attr-defined]
         token = (await client.token(roles=["subscriber"])).token
@@ -655,7 +653,7 @@ async def test_a_service_without_the_right_to_write_is_told_so(served: str) -> N
             await weak.create_session(app_name="a", user_id="u")
 
 
-async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_every_route(
+async def test_credentials_in_the_state_need_the_right_to_read_secrets_on_every_route(
     keyed: httpx.AsyncClient,
 ) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
@@ -675,7 +673,7 @@ async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_ev
     ]
     assert [answer.json()["state"] for answer in answers] == [shown] * len(answers)
     assert (await keyed.get(name, headers=key)).json()["state"] == state
-    # What somebody keeps secret in a session of ADK's is so on its routes as well.
+    # Secret state of an ADK session is also hidden on the ADK routes.
     kept = {"schema_name": "session.state.v1", "sensitivity": "secret", "tags": [f"session:adk:{app}:ann:q"]}
     await keyed.post("/breadcrumbs", json={**kept, "context": {"state_delta": {"pin": 1234}}}, headers=key)
     assert (await keyed.get(f"{path}/q?whole=true", headers=plain)).json()["state"] == shown
@@ -683,7 +681,7 @@ async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_ev
 
 
 @pytest.mark.parametrize("narrowed_to", ["session", "user"])
-async def test_a_narrowed_token_cannot_have_the_state_of_the_app_changed(
+async def test_a_narrowed_token_cannot_change_the_state_of_the_app(
     keyed: httpx.AsyncClient, narrowed_to: str
 ) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
@@ -703,7 +701,7 @@ async def test_a_narrowed_token_cannot_have_the_state_of_the_app_changed(
     assert "shared_state_delta" not in (await keyed.get(f"{place}/full", headers=narrow)).json()["context"]
     problem(await keyed.patch(place, json={"title": "mine"}, headers=narrow), 403, "forbidden")
 
-    # Nor does it help to have the record changed by somebody who may: what counts is how it was written.
+    # A later change by a curator makes no difference: only the first version of the record counts.
     await keyed.patch(place, json={"context": forged}, headers=key)
     problem(await keyed.post(path, json={"sessionId": "q"}, headers=key), 409, "already-exists")
     assert (await keyed.get(f"{path}/q", headers=key)).json()["state"]["app:price"] == 5
@@ -729,7 +727,7 @@ async def test_a_narrowed_token_cannot_set_shared_names_in_the_state_of_a_sessio
             "context": {"event": {"timestamp": 1}, "state_delta": {shared: 0}},
         }
         problem(await keyed.post("/breadcrumbs", json=event, headers=narrow), 403, "forbidden")
-    # A curator may set any name. ADK's view of the session does not show it as shared state.
+    # A curator can set any name. The ADK view of the session does not show it as shared state.
     await keyed.patch(f"/sessions/{name}", json={"state": {"app:price": 0, "b": 2}}, headers=key)
     assert (await keyed.get(f"{path}/q", headers=key)).json()["state"] == {"a": 1, "b": 2}
     (listed,) = (await keyed.get(path, headers=key)).json()
@@ -741,7 +739,7 @@ async def test_a_narrowed_token_cannot_set_shared_names_in_the_state_of_a_sessio
     [("session", {"a": 1}), ("user", {"a": 1, "user:b": 1})],
     ids=["session", "user"],
 )
-async def test_a_narrowed_token_is_not_shown_changes_of_shared_state_in_events(
+async def test_events_hide_changes_of_shared_state_from_a_narrowed_token(
     keyed: httpx.AsyncClient, narrowed_to: str, shown: dict[str, Any]
 ) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
@@ -760,9 +758,7 @@ async def test_a_narrowed_token_is_not_shown_changes_of_shared_state_in_events(
 
 
 @pytest.mark.parametrize("shared", [{}, {"app": 1, "user": {}}, {"app": {}}, {"app": {}, "user": []}, 7])
-async def test_a_record_that_says_nothing_usable_of_shared_state_is_no_error(
-    keyed: httpx.AsyncClient, shared: Any
-) -> None:
+async def test_a_record_with_invalid_shared_state_is_ignored(keyed: httpx.AsyncClient, shared: Any) -> None:
     app, key = unique("app"), {"X-API-Key": KEY}
     record = {
         "schema_name": "session.v1",

@@ -1,4 +1,4 @@
-"""ADK's own Runner on our service: A1 to A3 of the lessons."""
+"""ADK's own Runner with our service: lessons A1 to A3."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_A3_two_replicas_answer_in_one_session_at_once_and_nothing_is_lost
     )
 
 
-async def test_what_an_agent_keeps_in_its_state_is_there_in_the_next_turn_for_every_replica(
+async def test_state_of_an_agent_is_available_in_the_next_turn_on_every_replica(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str, app: str
 ) -> None:
     for name in ("answer", "user:answer", "app:answer", "temp:answer"):
@@ -82,7 +82,7 @@ async def test_what_an_agent_keeps_in_its_state_is_there_in_the_next_turn_for_ev
 
 
 def test_A3_direct_and_over_http_a_conversation_survives_a_restart_of_everything(tmp_path: Path) -> None:
-    """The Redis server and the API are killed, and every program that talked to them is gone."""
+    """The Redis server, the API and all their clients are restarted."""
     model = Parrot()
     with EmbeddedServer(tmp_path / "data") as redis, crumb_serve(tmp_path, redis.url) as api:
         addresses = [redis.url, api.url]
@@ -149,9 +149,7 @@ services:
 """
 
 
-def test_A3_adk_api_server_is_killed_between_two_turns_and_the_conversation_goes_on(
-    tmp_path: Path, served: str
-) -> None:
+def test_A3_a_conversation_continues_after_adk_api_server_is_killed(tmp_path: Path, served: str) -> None:
     agents = tmp_path / "agents"
     (agents / "parrot").mkdir(parents=True)
     (agents / "parrot" / "agent.py").write_text(AGENT)
@@ -184,7 +182,7 @@ def test_A3_adk_api_server_is_killed_between_two_turns_and_the_conversation_goes
         adk.start()
         assert run("again") == ["hello | hello | again"]
         kept = httpx.get(f"{path}/{session}", timeout=60).json()
-    # The same conversation, from our own server.
+    # The same conversation through our own server.
     assert httpx.get(f"{served}/apps/parrot/users/ann/sessions/{session}").json() == kept
     assert [event["author"] for event in kept["events"]] == ["user", "parrot", "user", "parrot"]
     assert kept["state"] == {"a": 1}

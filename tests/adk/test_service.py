@@ -1,4 +1,4 @@
-"""The session service call by call, straight on the store and over HTTP."""
+"""Every call of the session service, directly on the store and over HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def reloaded(
 # Creating
 
 
-async def test_A2_an_id_is_made_up_when_absent_and_taken_when_given(
+async def test_A2_an_id_is_generated_when_absent_and_used_when_given(
     service: BreadcrumbSessionService, user: str
 ) -> None:
     made_up = [
@@ -73,7 +73,7 @@ async def test_A2_an_id_that_is_taken_is_refused_and_nothing_changes(
     assert (await service.create_session(app_name=app, user_id=unique(), session_id="s")).id == "s"
 
 
-async def test_A2_of_many_who_create_the_same_session_at_once_exactly_one_does(
+async def test_A2_one_of_many_concurrent_creations_succeeds(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     async def create(on: BreadcrumbSessionService, number: int) -> str:
@@ -87,7 +87,7 @@ async def test_A2_of_many_who_create_the_same_session_at_once_exactly_one_does(
     assert Counter(outcomes) == {"created": 1, "refused": 19}
 
 
-async def test_state_is_kept_whatever_its_names_and_values(
+async def test_state_with_any_names_and_values_is_stored(
     service: BreadcrumbSessionService, user: str, app: str
 ) -> None:
     state: dict[str, Any] = {
@@ -111,7 +111,7 @@ async def test_state_is_kept_whatever_its_names_and_values(
 @pytest.mark.parametrize(
     "bad", [{"app_name": ""}, {"user_id": ""}, {"user_id": "\ud800"}, {"session_id": "\udfff"}]
 )
-async def test_names_that_are_no_text_are_refused(
+async def test_state_names_that_are_not_text_are_refused(
     service: BreadcrumbSessionService, bad: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError):
@@ -134,7 +134,7 @@ async def test_state_that_cannot_be_stored_is_refused_before_anything_is_written
 
 
 def everything() -> Event:
-    """An event that has all that may get lost on the way."""
+    """Return an event with every field that a conversion could lose."""
     credential = AuthCredential(
         auth_type=AuthCredentialTypes.OAUTH2, oauth2=OAuth2Auth(client_id="c", client_secret="hush")
     )
@@ -189,7 +189,7 @@ def everything() -> Event:
     )
 
 
-async def test_events_are_kept_whole(
+async def test_events_are_stored_completely(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
@@ -204,9 +204,7 @@ async def test_events_are_kept_whole(
         assert read.content.parts[2].inline_data.data == bytes(range(256))
 
 
-async def test_appending_brings_the_callers_session_up_to_date(
-    service: BreadcrumbSessionService, user: str
-) -> None:
+async def test_appending_updates_the_callers_session(service: BreadcrumbSessionService, user: str) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
     await service.append_event(session, event("hello", state={"a": 1, "user:b": 2, "temp:c": 3}))
     assert [one.author for one in session.events] == ["user"]
@@ -235,7 +233,7 @@ async def test_partial_events_are_not_stored(service: BreadcrumbSessionService, 
     assert (await reloaded(service, session)).events == []
 
 
-async def test_an_event_that_is_delivered_again_is_stored_once(
+async def test_a_repeated_event_is_stored_once(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
@@ -246,25 +244,23 @@ async def test_an_event_that_is_delivered_again_is_stored_once(
         *(replica.append_event(elsewhere, one.model_copy(deep=True)) for _ in range(3)),
     )
     assert len((await reloaded(service, session)).events) == 1
-    # Whoever delivers it has it, once.
+    # Each caller's session has the event once.
     assert len(session.events) == len(elsewhere.events) == 1
     assert elsewhere.state == {"n": 1, "user:n": 1}
 
 
-async def test_another_event_with_an_id_that_is_taken_is_refused_and_not_lost_silently(
+async def test_another_event_with_an_existing_id_is_refused(
     service: BreadcrumbSessionService, user: str
 ) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
     await service.append_event(session, event("one", id="same"))
-    with pytest.raises(ValueError, match="id of its own"):
+    with pytest.raises(ValueError, match="use a different id"):
         await service.append_event(session, event("two", id="same"))
     assert [text for _, text in await spoken(service, user, session.id)] == ["one"]
     assert len(session.events) == 1
 
 
-async def test_some_events_are_read_by_number_and_by_time(
-    service: BreadcrumbSessionService, user: str
-) -> None:
+async def test_events_can_be_limited_by_number_and_time(service: BreadcrumbSessionService, user: str) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
     for number in range(6):
         await service.append_event(session, event(str(number), timestamp=float(number)))
@@ -287,7 +283,7 @@ async def test_some_events_are_read_by_number_and_by_time(
     assert await read(num_recent_events=3, after_timestamp=5.0) == "5"
 
 
-async def test_a_long_session_is_read_whole(store: Store, user: str) -> None:
+async def test_a_long_session_is_read_completely(store: Store, user: str) -> None:
     service = BreadcrumbSessionService(store)
     session = await service.create_session(app_name=APP, user_id=user)
     await asyncio.gather(
@@ -303,10 +299,10 @@ async def test_a_long_session_is_read_whole(store: Store, user: str) -> None:
     assert [one.id for one in late.events] == ids[len(ids) - len(late.events) :]
 
 
-# What does not exist
+# Missing sessions
 
 
-async def test_a_session_that_is_not_there(service: BreadcrumbSessionService, user: str) -> None:
+async def test_a_missing_session_is_none(service: BreadcrumbSessionService, user: str) -> None:
     assert await service.get_session(app_name=APP, user_id=user, session_id="none") is None
     assert await service.get_session(app_name=APP, user_id=user, session_id="") is None
     await service.delete_session(app_name=APP, user_id=user, session_id="none")
@@ -334,13 +330,13 @@ async def test_a_deleted_session_is_gone_and_its_name_is_free(
     assert [text for _, text in await spoken(service, user, "s")] == ["hello"]
 
 
-async def test_while_a_session_is_deleted_events_are_stored_or_refused_and_no_ghost_is_left(
+async def test_events_during_a_deletion_are_stored_or_refused_and_leave_nothing(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     session = await service.create_session(app_name=APP, user_id=user, session_id="s")
 
     async def append(writer: int) -> int:
-        """A stubborn one: goes on for a while after the session is gone."""
+        """Append events, also for a while after the session was deleted. Return the number of refusals."""
         copy, refused = session.model_copy(deep=True), 0
         for number in itertools.count():
             late = deleted.is_set()
@@ -365,7 +361,7 @@ async def test_while_a_session_is_deleted_events_are_stored_or_refused_and_no_gh
     assert (await service.list_sessions(app_name=APP, user_id=user)).sessions == []
 
 
-async def test_P1_an_append_that_fails_is_an_error_and_the_callers_session_stays_as_it_was(
+async def test_P1_a_failed_append_raises_and_does_not_change_the_callers_session(
     embedded_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with EmbeddedServer(tmp_path / "data") as redis:
@@ -478,7 +474,7 @@ async def test_ids_with_colons_slashes_spaces_or_any_unicode_never_collide(
 async def test_A4_two_replicas_that_write_a_thousand_keys_and_events_at_once_lose_nothing(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str, app: str
 ) -> None:
-    """Each has a copy of the session that goes stale with the first write of the other."""
+    """Each replica has a copy of the session that is stale after the first write of the other."""
     count = 1_000
     session = await service.create_session(app_name=app, user_id=user)
     copies = [(service, session), (replica, await reloaded(replica, session))]
@@ -504,7 +500,7 @@ async def test_A4_two_replicas_that_write_a_thousand_keys_and_events_at_once_los
     }
 
 
-async def test_on_a_cluster_sessions_their_users_and_their_apps_live_on_different_nodes(
+async def test_on_a_cluster_sessions_users_and_apps_are_on_different_nodes(
     cluster_server: Cluster, app: str
 ) -> None:
     async with BreadcrumbSessionService(f"crumb+{cluster_server.url}") as service:
@@ -547,7 +543,7 @@ async def _fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedState, "_write_one", share)
 
 
-async def test_a_writer_that_dies_before_the_shared_state_is_written_mends_it_by_delivering_again(
+async def test_repeating_an_append_completes_interrupted_shared_state(
     store: Store, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = BreadcrumbSessionService(store)
@@ -564,9 +560,7 @@ async def test_a_writer_that_dies_before_the_shared_state_is_written_mends_it_by
         assert (len(found.events), found.state) == (1, {"a": 1, "user:a": 1})
 
 
-async def test_shared_state_that_was_changed_since_is_not_set_back_by_a_late_delivery(
-    store: Store, app: str
-) -> None:
+async def test_a_late_repetition_does_not_reset_newer_shared_state(store: Store, app: str) -> None:
     service = BreadcrumbSessionService(store)
     session = await service.create_session(app_name=app, user_id="ann")
     one = event("one", state={"user:a": 1})
@@ -576,7 +570,7 @@ async def test_shared_state_that_was_changed_since_is_not_set_back_by_a_late_del
     assert await service.get_user_state(app_name=app, user_id="ann") == {"a": 2}
 
 
-async def test_P4_a_session_is_created_in_one_write_and_who_died_after_it_mends_the_rest_by_trying_again(
+async def test_P4_a_session_is_created_in_one_write_and_a_retry_completes_the_rest(
     store: Store, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = BreadcrumbSessionService(store)
@@ -597,11 +591,11 @@ async def test_P4_a_session_is_created_in_one_write_and_who_died_after_it_mends_
     assert found is not None and found.state == {"a": 1, "user:a": 1}
 
 
-# What it costs
+# Cost
 
 
 async def _calls(store: Store) -> Counter[str]:
-    """How often the server has run each command, those of scripts included."""
+    """Return the number of calls of each command on the server, including those of scripts."""
     text: bytes = await store.connection.call(0, b"INFO", b"commandstats")
     found: Counter[str] = Counter()
     for entry in text.decode().splitlines():
@@ -641,12 +635,10 @@ async def test_A4_an_append_costs_the_same_at_any_length_and_the_last_twenty_rea
             await store.close()
 
 
-# Breadcrumbs like everything else
+# Breadcrumbs
 
 
-async def test_a_field_that_a_newer_adk_has_written_does_not_keep_an_older_one_from_reading(
-    store: Store, user: str
-) -> None:
+async def test_fields_of_a_newer_adk_are_ignored_by_an_older_one(store: Store, user: str) -> None:
     service = BreadcrumbSessionService(store)
     session = await service.create_session(app_name=APP, user_id=user)
     backend = await service._backend()
@@ -658,7 +650,7 @@ async def test_a_field_that_a_newer_adk_has_written_does_not_keep_an_older_one_f
     assert await spoken(service, user, session.id) == [("user", "hello")]
 
 
-async def test_a_breadcrumb_of_the_schema_that_holds_no_event_is_none(store: Store, user: str) -> None:
+async def test_a_breadcrumb_of_the_schema_without_an_event_is_ignored(store: Store, user: str) -> None:
     service = BreadcrumbSessionService(store)
     session = await service.create_session(app_name=APP, user_id=user)
     await service.append_event(session, event("one"))

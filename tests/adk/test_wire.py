@@ -1,4 +1,4 @@
-"""Plain JSON of events against the models of google-adk, which the server does not have."""
+"""JSON of events compared with the models of google-adk, which the server does not install."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.adk.test_service import ODD, everything
 
 
 def _models() -> tuple[set[str], set[str], set[str]]:
-    """Of all that an event may hold, by the name on the wire: free-form, maps to models, not in camel case."""
+    """Return three sets of wire names of an event: free-form fields, maps to models, names not in camel case."""
     free: set[str] = set()
     keyed: set[str] = set()
     other: set[str] = set()
@@ -58,8 +58,8 @@ def _models() -> tuple[set[str], set[str], set[str]]:
     return free, keyed, other
 
 
-def test_everything_free_form_in_an_event_is_known() -> None:
-    """A new version of google-adk that brings more of it fails here, before it loses somebody's data."""
+def test_all_free_form_fields_of_an_event_are_listed() -> None:
+    """A new version of google-adk with more such fields fails here, before it loses data."""
     free, keyed, other = _models()
     assert free | other == wire.FREE_FORM
     assert keyed == wire.USER_NAMED_KEYS
@@ -75,7 +75,7 @@ def test_snake_case_becomes_camel_case_and_camel_case_stays() -> None:
     assert wire.event_of(camel, now=0.0) == camel
 
 
-def test_the_words_of_adk_are_its_words() -> None:
+def test_field_names_match_those_of_adk() -> None:
     assert (wire.APP, wire.USER, wire.TEMP) == (State.APP_PREFIX, State.USER_PREFIX, State.TEMP_PREFIX)
     assert wire.ADKS_OWN_CALLS == CLIENT_FUNCTION_CALL_NAMES
     assert (wire.INTERNAL, wire.RESTORED) == (INTERNAL_METADATA_PREFIX, RESTORED_EVENT_KEY)
@@ -104,7 +104,7 @@ _documents = st.recursive(
 
 
 def _mixes_carriers(value: Any) -> bool:
-    """Whether one object carries credentials in two ways: ADK looks at the first way only, we at each."""
+    """Return whether one object has credentials in two forms. ADK reads only the first, the server each one."""
     if isinstance(value, list):
         return any(map(_mixes_carriers, value))
     if not isinstance(value, dict):
@@ -119,7 +119,7 @@ def _mixes_carriers(value: Any) -> bool:
 
 @given(_documents)
 @example({"requestedAuthConfigs": "oauth2", "rawAuthCredential": {"token": "hush"}})
-def test_what_is_secret_is_what_adk_takes_for_secret(document: Any) -> None:
+def test_secret_fields_match_those_of_adk(document: Any) -> None:
     shown, adks = strip_credentials(document), _redact_credential_secrets(document)
     assert strip_credentials(adks) == shown, "something that ADK takes out is still there"
     if not _mixes_carriers(document):
@@ -128,7 +128,7 @@ def test_what_is_secret_is_what_adk_takes_for_secret(document: Any) -> None:
         assert shown is document
 
 
-def test_the_text_of_an_event_is_what_was_said() -> None:
+def test_the_text_of_an_event_is_that_of_its_parts() -> None:
     document = everything().model_dump(mode="json", by_alias=True, exclude_none=True)
     assert wire.text_of(document) == "Words"
     assert wire.text_of({}) == ""
@@ -147,7 +147,7 @@ _text = st.text("ab:/%#A3", min_size=1, max_size=4) | st.text(
 @example(("a", "b:c", "d"), ("a:b", "c", "d"))
 @example(("a", "b", "c:d"), ("a", "b:c", "d"))
 @example(("a%3Ab", "c", "d"), ("a:b", "c", "d"))
-def test_no_two_sessions_share_a_name(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+def test_session_names_are_unique(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     keys = [(app, user, id.strip()) for app, user, id in (one, other)]
     if all(key[2] for key in keys):
         first, second = (naming.session_names(*key) for key in keys)
@@ -158,7 +158,7 @@ def test_no_two_sessions_share_a_name(one: tuple[str, str, str], other: tuple[st
 
 
 @pytest.mark.parametrize("key", [key for key in ODD if key[2]])
-def test_every_name_is_one_that_the_store_takes(key: tuple[str, str, str]) -> None:
+def test_every_name_is_accepted_by_the_store(key: tuple[str, str, str]) -> None:
     from breadcrumbs.runtime.breadcrumb.session_rule import check_name, check_session_id
 
     names = naming.session_names(*key)

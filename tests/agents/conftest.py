@@ -13,20 +13,20 @@ from tests.support.model_server import ModelServer
 
 @pytest.fixture
 async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """A store of its own, on a real server."""
+    """A store with its own namespace on a real server."""
     async with opened(embedded_server.url) as store:
         yield store
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeAdk]:
-    """An ADK server that does as it is told."""
+    """An ADK server with scripted behaviour."""
     with fake_adk() as backend:
         yield backend
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ModelServer]:
-    """Models over HTTP, each as a test wants it."""
+    """An HTTP server of models. Each test chooses a scenario."""
     with ModelServer() as running:
         yield running

@@ -1,4 +1,4 @@
-"""Agents that live on an ADK server: the real `adk api_server`, and one that does as it is told."""
+"""Agents on an ADK server, with the real `adk api_server` and with a scripted fake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.adk_agents import (
 from tests.support.adk_backend import APP, AdkApiServer, Exchange, FakeAdk, fake_adk
 from tests.support.conversations import ALICE, BOB, Chat, config, eventually
 
-PATIENT = 60.0
+LONG_TIMEOUT = 60.0
 
 
 # The real server
@@ -38,12 +38,12 @@ def adk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdkApiServer]:
         yield server
 
 
-async def test_P14_P18_a_conversation_goes_on_when_the_backend_died_and_nothing_is_lost_or_told_twice(
+async def test_P14_P18_a_conversation_survives_a_backend_crash_without_loss_or_duplicates(
     store: Store, adk: AdkApiServer
 ) -> None:
-    """P14, P15, P16, P18: create, use, the backend dies, recover, use; with the whole history checked."""
+    """After a crash, the backend session is recreated with the complete history and state (P14, P15, P16, P18)."""
     async with chatting(store, adk.url) as chat:
-        chat.limit = PATIENT
+        chat.limit = LONG_TIMEOUT
         texts = ["Hello", "remember colour=blue", "And now?"]
         messages = [await chat.say("one", texts[0])]
         assert (await chat.answer_to(messages[0])).context["message"] == "Hello (0 answers, in mind: )"
@@ -67,13 +67,13 @@ async def test_P14_P18_a_conversation_goes_on_when_the_backend_died_and_nothing_
         assert (await chat.answer_to(messages[3])).context["message"] == (
             f"{' | '.join(texts)} (3 answers, in mind: blue)"
         )
-        # Ours: each message once, each answer once, each with its own time.
+        # Our store has each message once and each answer once.
         answers = await chat.answers("one")
         assert [crumb.context["message"] for crumb in await chat.all("one", "user.message.v1")] == texts
         assert [crumb.context["trigger_id"] for crumb in answers] == [str(message.id) for message in messages]
         assert not await chat.errors("one")
         assert await Sessions(store).state_for(Principal(ALICE, ALICE), "one") == {"colour": "blue"}
-        # Theirs: one session, the same conversation in it, with the same times.
+        # The backend has one session with the same conversation. Restored events keep their times.
         (theirs,) = adk.sessions(after.context["user"])
         conversation = [
             pair for message, answer in zip(messages, answers, strict=True) for pair in (message, answer)
@@ -89,7 +89,7 @@ async def test_P14_P18_a_conversation_goes_on_when_the_backend_died_and_nothing_
         assert theirs["state"] == {"colour": "blue"}
 
 
-async def test_an_answer_is_shown_while_it_is_being_made(store: Store, adk: AdkApiServer) -> None:
+async def test_an_answer_is_streamed_in_deltas(store: Store, adk: AdkApiServer) -> None:
     pieces: list[dict[str, Any]] = []
 
     async def watch() -> None:
@@ -98,7 +98,7 @@ async def test_an_answer_is_shown_while_it_is_being_made(store: Store, adk: AdkA
         )
 
     async with chatting(store, adk.url) as chat, anyio.create_task_group() as tasks:
-        chat.limit = PATIENT
+        chat.limit = LONG_TIMEOUT
         tasks.start_soon(watch)
         await anyio.sleep(0.2)
         message = await chat.say("shown", "one two three four five six seven")
@@ -113,11 +113,11 @@ async def test_an_answer_is_shown_while_it_is_being_made(store: Store, adk: AdkA
     assert {piece["session_id"] for piece in pieces} == {"shown"}
 
 
-async def test_a_backend_that_dies_in_the_middle_of_a_turn_gets_the_message_once_more_and_answers_once(
+async def test_a_backend_that_dies_during_a_turn_gets_the_message_again_and_answers_once(
     store: Store, adk: AdkApiServer
 ) -> None:
     async with chatting(store, adk.url, attempts=100, backoff=0.5) as chat:
-        chat.limit = PATIENT
+        chat.limit = LONG_TIMEOUT
         first = await chat.say("middle", "Hello")
         await chat.answer_to(first)
         slow = await chat.say("middle", "wait 1.5")
@@ -135,28 +135,26 @@ async def test_a_backend_that_dies_in_the_middle_of_a_turn_gets_the_message_once
         assert not await chat.errors("middle")
 
 
-async def test_users_have_their_own_state_on_the_server_and_owners_never_meet(
-    store: Store, adk: AdkApiServer
-) -> None:
+async def test_users_and_owners_have_separate_state_on_the_server(store: Store, adk: AdkApiServer) -> None:
     async with chatting(store, adk.url) as chat:
-        chat.limit = PATIENT
+        chat.limit = LONG_TIMEOUT
         await chat.answer_to(await chat.say("a1", "remember user:colour=red", tags=["user:ann"]))
         same = await chat.say("a2", "Which?", tags=["user:ann"])
         assert (await chat.answer_to(same)).context["message"] == "Which? (0 answers, in mind: red)"
-        bob = Chat(store, BOB, limit=PATIENT)
+        bob = Chat(store, BOB, limit=LONG_TIMEOUT)
         other = await bob.say("b1", "Which?", tags=["user:ann"])
         assert (await bob.answer_to(other)).context["message"] == "Which? (0 answers, in mind: )"
-        nobody = await chat.say("a3", "Which?")
-        assert (await chat.answer_to(nobody)).context["message"] == "Which? (0 answers, in mind: )"
+        without_user = await chat.say("a3", "Which?")
+        assert (await chat.answer_to(without_user)).context["message"] == "Which? (0 answers, in mind: )"
 
 
-# One that does as it is told
+# The scripted fake
 
 
-async def test_P4_P15_P16_a_session_is_created_once_with_its_state_and_runs_carry_the_message_alone(
+async def test_P4_P15_P16_a_session_is_created_once_with_its_state_and_runs_send_only_the_message(
     store: Store, fake: FakeAdk
 ) -> None:
-    """P4, P15, P16: the state travels at creation, and what the user said is what is sent."""
+    """The state is sent at creation, and the text of the user is sent unchanged (P4, P15, P16)."""
     async with chatting(store, fake.url) as chat:
         await chat.post("session.v1", ["session:s"], {"state_delta": {"plan": "gold", "app:price": 0}})
         first, second = await talk(chat, "s", "Hello", "[SESSION CONTEXT] is just text")
@@ -180,14 +178,14 @@ async def test_P4_P15_P16_a_session_is_created_once_with_its_state_and_runs_carr
     assert "turn:internal" in record.tags
 
 
-async def test_P2_P14_P19_a_forgotten_session_is_created_again_with_state_and_history_and_the_call_is_made_once_more(
+async def test_P2_P14_P19_a_lost_session_is_recreated_with_state_and_history_and_the_run_is_retried(
     store: Store, fake: FakeAdk
 ) -> None:
-    """P2, P14, P16, P19."""
+    """The turn succeeds without an error, although the backend has lost its session (P2, P14, P16, P19)."""
     async with chatting(store, fake.url) as chat:
         (first,) = await talk(chat, "s", "Hello")
         await chat.post("session.state.v1", ["session:s"], {"state_delta": {"plan": "gold"}})
-        await talk(chat, "s", "Second")  # with a new session, for the state has changed
+        await talk(chat, "s", "Second")  # in a new backend session, because the state has changed
         fake.asked.clear()
 
         def forget(exchange: Exchange) -> None:
@@ -211,15 +209,13 @@ async def test_P2_P14_P19_a_forgotten_session_is_created_again_with_state_and_hi
     assert third.context["adk"]["session"] == "made-3"
 
 
-async def test_a_backend_that_always_forgets_is_asked_exactly_twice_and_no_more(
-    store: Store, fake: FakeAdk
-) -> None:
+async def test_a_backend_that_loses_every_session_gets_exactly_two_runs(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
         fake.asked.clear()
         fake.behaviours["run_sse"] = forgotten
         error = await chat.error_about(await chat.say("s", "Second"))
-        assert "does not know the session" in error.context["error"]
+        assert "does not have the session" in error.context["error"]
         assert error.context["attempts"] == 1
     assert [run.body["sessionId"] for run in fake.paths("/run_sse")] == ["made-1", "made-2"]
     assert len(fake.paths("/sessions")) == 1
@@ -228,30 +224,30 @@ async def test_a_backend_that_always_forgets_is_asked_exactly_twice_and_no_more(
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (status_of(500, {"detail": "out of order"}), "could not create a session (500: out of order)"),
-        (status_of(400, {"detail": "no"}), "could not create a session (400: no)"),
-        (status_of(200, {"name": "no id"}), "did not say which"),
-        (status_of(200, {"id": None}), "did not say which"),
-        (lambda exchange: exchange.reply(200, b"<html>", "text/html"), "did not say which"),
-        (lambda exchange: exchange.cut(), "the connection broke"),
+        (status_of(500, {"detail": "out of order"}), "cannot create a session (500: out of order)"),
+        (status_of(400, {"detail": "no"}), "cannot create a session (400: no)"),
+        (status_of(200, {"name": "no id"}), "the new session has no id"),
+        (status_of(200, {"id": None}), "the new session has no id"),
+        (lambda exchange: exchange.reply(200, b"<html>", "text/html"), "the new session has no id"),
+        (lambda exchange: exchange.cut(), "the connection was lost"),
     ],
     ids=["500", "400", "no id", "null id", "web page", "cut"],
 )
-async def test_P5_where_no_session_can_be_created_there_is_an_error_and_no_run(
+async def test_P5_a_failed_session_creation_is_an_error_without_a_run(
     store: Store, answer: Callable[[Exchange], None], reason: str
 ) -> None:
-    """P5: no id, no call."""
+    """Without a session id, the app is not run (P5)."""
     with fake_adk(sessions=answer) as fake:
         async with chatting(store, fake.url, attempts=2) as chat:
             error = await chat.error_about(await chat.say("s", "Hello"))
             assert error.context["error"].startswith("ADK server house: ")
             assert reason in error.context["error"]
-            assert error.context["attempts"] == (2 if reason == "the connection broke" else 1)
+            assert error.context["attempts"] == (2 if reason == "the connection was lost" else 1)
             assert not await records(chat, "s")
         assert not fake.paths("/run_sse") and not fake.paths("/run")
 
 
-async def test_a_failing_recovery_is_an_error_at_once_and_the_next_message_recovers(
+async def test_a_failed_recovery_is_an_immediate_error_and_the_next_message_recovers(
     store: Store, fake: FakeAdk
 ) -> None:
     async with chatting(store, fake.url) as chat:
@@ -269,10 +265,8 @@ async def test_a_failing_recovery_is_an_error_at_once_and_the_next_message_recov
     ]
 
 
-async def test_a_run_that_came_to_nothing_leaves_no_message_behind_on_the_backend(
-    store: Store, fake: FakeAdk
-) -> None:
-    """The backend has heard the message, and perhaps answered it. Here nothing happened: so it is asked anew."""
+async def test_a_retry_after_a_broken_run_uses_a_new_backend_session(store: Store, fake: FakeAdk) -> None:
+    """The backend has the message, and possibly an answer that was lost. A new session prevents duplicates."""
 
     def cut_after_the_answer(exchange: Exchange) -> None:
         exchange.stream()
@@ -295,7 +289,7 @@ async def test_a_run_that_came_to_nothing_leaves_no_message_behind_on_the_backen
 
 
 @pytest.mark.parametrize("schema", ["user.message.v1", "agent.error.v1", "tool.response.v1"])
-async def test_an_answer_of_a_backend_does_not_claim_to_come_from_a_user_a_tool_or_the_runtime(
+async def test_a_backend_answer_cannot_claim_a_schema_of_a_user_a_tool_or_the_runtime(
     store: Store, fake: FakeAdk, schema: str
 ) -> None:
     reply = {"action": "create", "breadcrumb": {"schema_name": schema, "context": {"message": "I am here"}}}
@@ -313,8 +307,10 @@ async def test_an_answer_of_a_backend_does_not_claim_to_come_from_a_user_a_tool_
         assert len(await chat.all("s", "user.message.v1")) == 1 and not await chat.errors("s")
 
 
-async def test_what_the_backend_does_not_know_yet_gets_to_it(store: Store, fake: FakeAdk) -> None:
-    """Another agent's answer, a deleted message, a changed state: the breadcrumbs are the conversation."""
+async def test_changes_made_outside_the_backend_are_sent_in_a_new_session(
+    store: Store, fake: FakeAdk
+) -> None:
+    """The breadcrumbs decide: an answer of another agent, a deleted message and changed state are all sent."""
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
         other = {"message": "From the other one", "creator": {"type": "agent", "agent_id": "other"}}
@@ -334,7 +330,7 @@ async def test_what_the_backend_does_not_know_yet_gets_to_it(store: Store, fake:
     assert history(with_state["events"])[-2:] == [("user", "Third"), ("the_reciter", "answer 3")]
 
 
-async def test_messages_that_wait_are_told_in_their_turn_and_once(store: Store, fake: FakeAdk) -> None:
+async def test_queued_messages_are_sent_in_order_and_once(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         messages = [await chat.say("s", text) for text in ("One", "Two", "Three")]
         answers = [await chat.answer_to(message) for message in messages]
@@ -352,9 +348,7 @@ async def test_messages_that_wait_are_told_in_their_turn_and_once(store: Store, 
     ]  # fmt: skip
 
 
-async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
-    store: Store, fake: FakeAdk
-) -> None:
+async def test_state_changes_of_the_app_are_written_with_its_answer(store: Store, fake: FakeAdk) -> None:
     changes = {"plan": "gold", "user:name": "Ann", "temp:note": 1, "app:price": 3, "nothing": None}
 
     def change(exchange: Exchange) -> None:
@@ -375,13 +369,13 @@ async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
         )(exchange)
         await talk(chat, "s", "Second")
     created = fake.paths("/sessions")
-    assert len(created) == 2, "what the app itself has changed is no reason for a new session"
+    assert len(created) == 2, "a state change by the app itself must not create a new session"
     assert created[-1].body["state"] == {"plan": "gold", "nothing": None}
     (patched,) = [asked for asked in fake.asked if asked.method == "PATCH"]
     assert patched.body == {"stateDelta": {"user:name": "Ann"}}
 
 
-async def test_an_answer_may_change_thousands_of_names_of_the_state(store: Store, fake: FakeAdk) -> None:
+async def test_an_answer_can_change_thousands_of_state_keys(store: Store, fake: FakeAdk) -> None:
     def change(exchange: Exchange) -> None:
         exchange.stream()
         exchange.event("Done.", actions={"stateDelta": {f"name {n}": n for n in range(10_000)}})
@@ -394,7 +388,7 @@ async def test_an_answer_may_change_thousands_of_names_of_the_state(store: Store
         assert len(await Sessions(store).state_for(Principal(ALICE, ALICE), "s")) == 10_000
 
 
-async def test_an_answer_whose_state_is_too_large_is_stored_without_it_and_says_so(
+async def test_an_answer_with_too_large_a_state_is_stored_with_the_reason_instead(
     store: Store, fake: FakeAdk
 ) -> None:
     def change(exchange: Exchange) -> None:
@@ -407,13 +401,13 @@ async def test_an_answer_whose_state_is_too_large_is_stored_without_it_and_says_
         (answer,) = await talk(chat, "s", "Hello")
         assert answer.context["message"] == "Let me see."
         assert "state_delta" not in answer.context
-        assert "1,048,576 are allowed" in answer.context["state_refused"]
+        assert "the limit is 1,048,576" in answer.context["state_refused"]
         assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {}
         await chat.settled()
         assert len(await chat.answers("s")) == 1 and not await chat.errors("s")
 
 
-async def test_a_backend_that_takes_no_events_gets_the_history_as_state(store: Store, fake: FakeAdk) -> None:
+async def test_a_backend_that_ignores_events_gets_the_history_as_state(store: Store, fake: FakeAdk) -> None:
     def without_events(exchange: Exchange) -> None:
         fake.made += 1
         exchange.json(200, {"id": f"made-{fake.made}", "state": {}, "events": []})
@@ -431,9 +425,7 @@ async def test_a_backend_that_takes_no_events_gets_the_history_as_state(store: S
     ]
 
 
-async def test_what_a_context_holds_besides_the_conversation_is_state_too(
-    store: Store, fake: FakeAdk
-) -> None:
+async def test_context_items_outside_the_conversation_are_sent_as_state(store: Store, fake: FakeAdk) -> None:
     sources = [
         {"key": "conversation", "schema_name": "user.message.v1", "fetch": {"method": "recent", "limit": 5}},
         {"key": "rules", "schema_name": "rule.v1", "fetch": {"method": "latest"}},
@@ -452,7 +444,7 @@ async def test_what_a_context_holds_besides_the_conversation_is_state_too(
     ]  # fmt: skip
 
 
-async def test_secrets_do_not_leave_the_house(store: Store, fake: FakeAdk) -> None:
+async def test_secret_breadcrumbs_are_not_sent_to_the_backend(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
         new = {"message": "hush", "creator": {"agent_id": "other"}}
@@ -462,7 +454,7 @@ async def test_secrets_do_not_leave_the_house(store: Store, fake: FakeAdk) -> No
     assert "hush" not in orjson.dumps([asked.body for asked in fake.asked]).decode()
 
 
-async def test_a_message_of_no_session_is_a_conversation_of_its_own(store: Store, fake: FakeAdk) -> None:
+async def test_each_message_without_a_session_is_a_separate_conversation(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         await talk(chat, None, "Hello", "Second")
     assert [asked.body for asked in fake.paths("/sessions")] == [{"state": {}}, {"state": {}}]
@@ -471,7 +463,7 @@ async def test_a_message_of_no_session_is_a_conversation_of_its_own(store: Store
     assert _deleted(fake) == ["made-1", "made-2"]
 
 
-async def test_a_turn_of_no_session_leaves_none_on_the_server_however_it_ends(
+async def test_a_turn_without_a_session_deletes_its_backend_session_after_any_outcome(
     store: Store, fake: FakeAdk
 ) -> None:
     fake.behaviours["run_sse"] = status_of(503, {"detail": "busy"})

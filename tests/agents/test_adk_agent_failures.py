@@ -1,4 +1,4 @@
-"""Agents on an ADK server that misbehaves: an error with a reason, or an answer in the end."""
+"""Agents on a faulty ADK server. A turn ends with an answer or with an error that has a reason."""
 
 from __future__ import annotations
 
@@ -51,39 +51,42 @@ def _endless(piece: bytes, pause: float = 0.0) -> Callable[[Exchange], None]:
     return behave
 
 
-BAD: dict[str, tuple[Callable[[Exchange], None], str]] = {
-    "garbage": (_stream(b"\x00\xff garbage\n\n"), "this is no stream of events"),
+INVALID_ANSWERS: dict[str, tuple[Callable[[Exchange], None], str]] = {
+    "garbage": (_stream(b"\x00\xff garbage\n\n"), "the response is not an event stream"),
     "no JSON": (_stream(b"data: {oops\n\n"), "is not JSON"),
-    "no event": (_stream(b"data: [1]\n\n"), "this is no event of an ADK server"),
-    "nothing": (_stream(), "the app ran and said nothing"),
-    "no words": (_stream(_event("  ")), "the app ran and said nothing"),
-    "half an answer": (_stream(_event("Hel", partial=True)), "ended in the middle"),
-    "half an utterance more": (_stream(_event("Let me look."), _event("It is", partial=True)), "ended in the middle"),
+    "no event": (_stream(b"data: [1]\n\n"), "not an event of an ADK server"),
+    "nothing": (_stream(), "the app returned no text"),
+    "no words": (_stream(_event("  ")), "the app returned no text"),
+    "half an answer": (_stream(_event("Hel", partial=True)), "the answer is incomplete"),
+    "half an utterance more": (
+        _stream(_event("Let me look."), _event("It is", partial=True)),
+        "the answer is incomplete",
+    ),
     "an error code after words": (
         _stream(_event("Let me look."), b'data: {"author": "a", "errorCode": "SAFETY", "errorMessage": "blocked"}\n\n'),
         "the app failed: SAFETY blocked",
     ),
-    "cut": (_stream(_event("Hel", partial=True), end=False), "the connection broke in the middle"),
+    "cut": (_stream(_event("Hel", partial=True), end=False), "the connection was lost during the answer"),
     "an exception": (_stream(b'data: {"error": "ValueError: no luck"}\n\n'), "the app failed: ValueError: no luck"),
     "an error code": (
         _stream(b'data: {"author": "a", "errorCode": "SAFETY", "errorMessage": "blocked"}\n\n'),
         "the app failed: SAFETY blocked",
     ),
-    "10 MB": (_stream(_event("x" * (10 << 20))), "a single line of the answer is longer than"),
+    "10 MB": (_stream(_event("x" * (10 << 20))), "a line of the answer is longer than"),
     "endless words": (_endless(_event("word " * 1000, partial=True)), "cut off"),
     "endless pings": (_endless(b": ping\n\n", 0.05), "cut off after 3 s"),
-    "an endless line": (_endless(b"data: " + b"x" * 65536), "a single line"),
-    "silence": (hang, "no answer began within 2 s"),
+    "an endless line": (_endless(b"data: " + b"x" * 65536), "a line of the answer is longer than"),
+    "silence": (hang, "no data within 2 s"),
     "500": (lambda exchange: exchange.reply(500, b"Internal Server Error", "text/plain"), "500: Internal Server"),
-    "401": (status_of(401, {"detail": "who are you?"}), "it wants a key"),
-    "a web page": (lambda exchange: exchange.reply(200, b"<html>hi", "text/html"), "is no list of events: <html>"),
+    "401": (status_of(401, {"detail": "who are you?"}), "the key is missing or rejected"),
+    "a web page": (lambda exchange: exchange.reply(200, b"<html>hi", "text/html"), "is not a list of events: <html>"),
     "a redirect": (lambda exchange: exchange.reply(307, b"", Location="http://127.0.0.1:1/"), "redirects"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
-async def test_a_bad_answer_is_a_visible_error_with_a_reason(store: Store, name: str) -> None:
-    behaviour, reason = BAD[name]
+@pytest.mark.parametrize("name", INVALID_ANSWERS)
+async def test_an_invalid_answer_is_an_error_with_a_reason(store: Store, name: str) -> None:
+    behaviour, reason = INVALID_ANSWERS[name]
     special: dict[str, dict[str, Any]] = {
         "silence": {"read_timeout": 2},
         "endless pings": {"total_timeout": 3},
@@ -96,7 +99,7 @@ async def test_a_bad_answer_is_a_visible_error_with_a_reason(store: Store, name:
             assert reason in error.context["error"]
             assert len(error.context["error"]) < 500
             assert not await chat.answers("s")
-            # The session is not lost with it.
+            # The session stays usable after the error.
             del fake.behaviours["run_sse"]
             await talk(chat, "s", "Again")
 
@@ -110,7 +113,7 @@ async def test_a_bad_answer_is_a_visible_error_with_a_reason(store: Store, name:
     ],
     ids=["recovered", "blank", "cut short"],
 )
-async def test_words_after_an_error_or_with_one_are_an_answer(
+async def test_text_with_or_after_an_error_is_an_answer(
     store: Store, fake: FakeAdk, events: tuple[bytes, ...]
 ) -> None:
     fake.behaviours["run_sse"] = _stream(*events)
@@ -119,7 +122,7 @@ async def test_words_after_an_error_or_with_one_are_an_answer(
         assert answer.context["message"] == "All the same."
 
 
-async def test_a_server_that_is_busy_is_asked_again(store: Store, fake: FakeAdk) -> None:
+async def test_a_run_on_a_busy_server_is_retried(store: Store, fake: FakeAdk) -> None:
     def busy(exchange: Exchange) -> None:
         del fake.behaviours["run_sse"]
         exchange.json(503, {"detail": "starting"})
@@ -130,7 +133,7 @@ async def test_a_server_that_is_busy_is_asked_again(store: Store, fake: FakeAdk)
         assert answer.context["message"] == "answer 2"
 
 
-async def test_a_server_that_is_not_there_is_named_and_its_agents_say_so(store: Store) -> None:
+async def test_an_unreachable_server_is_reported_in_the_log_and_in_the_session(store: Store) -> None:
     with fake_adk() as fake:
         url = fake.url
     with structlog.testing.capture_logs() as logs:
@@ -138,11 +141,11 @@ async def test_a_server_that_is_not_there_is_named_and_its_agents_say_so(store: 
             error = await chat.error_about(await chat.say("s", "Hello"))
             assert f"cannot connect to {url}" in error.context["error"]
             assert error.context["attempts"] == 2
-    problem = next(line for line in logs if line["event"] == "an ADK agent cannot answer")
+    problem = next(line for line in logs if line["event"] == "adk agent not available")
     assert problem["agent"] == "remote" and "cannot connect" in problem["problem"]
 
 
-async def test_a_server_that_cannot_stream_is_asked_without(store: Store, fake: FakeAdk) -> None:
+async def test_a_server_without_streaming_is_called_through_run(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         fake.behaviours["run_sse"] = status_of(404, {"detail": "Not Found"})
         answers = await talk(chat, "s", "Hello", "Second")
@@ -156,11 +159,11 @@ async def test_a_server_that_cannot_stream_is_asked_without(store: Store, fake: 
     assert len(fake.paths("/sessions")) == 2
 
 
-async def test_a_cancelled_turn_stops_reading(store: Store, fake: FakeAdk) -> None:
+async def test_a_cancelled_turn_closes_its_connection(store: Store, fake: FakeAdk) -> None:
     async with chatting(store, fake.url) as chat:
         fake.behaviours["run_sse"] = _endless(_event("and ", partial=True), 0.02)
         message = await chat.say("s", "Talk for ever")
-        await eventually(lambda: _was_run(fake), "the app was not asked")
+        await eventually(lambda: _was_run(fake), "the app was not run")
         await chat.cancel("s")
         error = await chat.error_about(message)
         assert error.context["cancelled"] is True
@@ -174,7 +177,7 @@ async def _was_run(fake: FakeAdk) -> bool:
     return bool(fake.paths("/run_sse"))
 
 
-async def test_thoughts_are_not_said(store: Store, fake: FakeAdk) -> None:
+async def test_thoughts_are_left_out_of_the_answer(store: Store, fake: FakeAdk) -> None:
     def think(exchange: Exchange) -> None:
         exchange.stream()
         exchange.event(

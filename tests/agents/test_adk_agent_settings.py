@@ -1,4 +1,4 @@
-"""What an agent on an ADK server may be told, by settings and by definitions, and what it may not."""
+"""Checks of settings and definitions of ADK agents."""
 
 from __future__ import annotations
 
@@ -30,68 +30,76 @@ from tests.support.conversations import Chat, config
 from tests.support.events import reader_of
 
 
-async def test_P22_an_app_that_is_not_on_the_server_is_said_in_the_log_at_start_and_in_the_session(
+async def test_P22_a_missing_app_is_reported_in_the_log_at_start_and_in_the_session(
     store: Store, fake: FakeAdk
 ) -> None:
-    """P22."""
+    """The log and the session contain the same message, with the existing apps (P22)."""
     with structlog.testing.capture_logs() as logs:
         async with chatting(store, fake.url, agents=(remote_agent(adk={"app": "reciters"}),)) as chat:
-            (problem,) = [line for line in logs if line["event"] == "an ADK agent cannot answer"]
+            (problem,) = [line for line in logs if line["event"] == "adk agent not available"]
             error = await chat.error_about(await chat.say("s", "Hello"))
     for words in (problem["problem"], error.context["error"]):
-        assert words == f"ADK server house: there is no app 'reciters', only: another, {APP}"
+        assert words == f"ADK server house: app 'reciters' not found; available: another, {APP}"
     assert problem["log_level"] == "error"
     assert {asked.path for asked in fake.asked} == {"/list-apps"}
 
 
-async def test_a_server_that_lists_no_apps_is_believed(store: Store, fake: FakeAdk) -> None:
+async def test_a_server_without_an_app_list_is_used_unchecked(store: Store, fake: FakeAdk) -> None:
     fake.behaviours["list-apps"] = status_of(404, {"detail": "Not Found"})
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "message"),
     [
         ({"servers": {"a": {}}}, "adk.servers.a.url"),
-        ({"servers": {"a": {"url": "shop:8000"}}}, "adk.servers.a.url: the URL of an ADK server looks like"),
+        (
+            {"servers": {"a": {"url": "shop:8000"}}},
+            "adk.servers.a.url: the URL of an ADK server is invalid: use",
+        ),
         ({"servers": {"a": {"url": "http://me:secret@shop"}}}, "key_env"),
         ({"servers": {"a": {"url": "http://shop", "ap": "x"}}}, "adk.servers.a.ap"),
-        ({"servers": {"a": {"url": "http://shop", "key_env": "NO_SUCH_KEY"}}}, "NO_SUCH_KEY is not set"),
+        (
+            {"servers": {"a": {"url": "http://shop", "key_env": "NO_SUCH_KEY"}}},
+            "set NO_SUCH_KEY in the environment",
+        ),
         ({"server": {}}, "adk.server"),
     ],
 )
-def test_P21_settings_are_checked_at_start(settings: dict[str, Any], complaint: str) -> None:
-    """P21."""
-    with pytest.raises(StartupError, match=complaint) as caught:
+def test_P21_settings_are_checked_at_start(settings: dict[str, Any], message: str) -> None:
+    """The error contains the invalid setting and no secret (P21)."""
+    with pytest.raises(StartupError, match=message) as caught:
         AdkServers(settings, environment={})
     assert "secret" not in str(caught.value)
 
 
 async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(store: Store) -> None:
-    """P21, P22."""
-    book = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
-    for adk, complaint in (
-        ({}, "The settings have none"),
-        ({"servers": {"a": {"url": "http://127.0.0.1:1"}}}, "which app of a"),
+    """The error explains which setting is missing (P21, P22)."""
+    configs = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
+    for adk, message in (
+        ({}, "The settings have no ADK server"),
+        ({"servers": {"a": {"url": "http://127.0.0.1:1"}}}, "no app for a: set adk.app"),
         (
             {"servers": {"a": {"url": "http://127.0.0.1:1"}, "b": {"url": "http://127.0.0.1:2"}}},
-            "which ADK server",
+            "no ADK server given",
         ),
     ):
-        with pytest.raises(StartupError, match=complaint):
+        with pytest.raises(StartupError, match=message):
             async with agent_worker(
-                WorkerParts(store, reader_of(store), Settings(adk=adk), book), [remote_agent()], kind="agents"
+                WorkerParts(store, reader_of(store), Settings(adk=adk), configs),
+                [remote_agent()],
+                kind="agents",
             ):
                 pass
 
 
-async def test_a_definition_of_a_client_cannot_name_a_server_of_its_own() -> None:
+async def test_an_untrusted_definition_can_name_only_configured_servers() -> None:
     servers = AdkServers({"servers": {"house": {"url": "http://127.0.0.1:1/prefix/", "app": APP}}})
     definition = remote_agent(adk={"server": "http://evil.example", "app": "x"}).definition
-    with pytest.raises(InvalidInput, match="only these may be used"):
+    with pytest.raises(InvalidInput, match="may use only those in the settings"):
         servers.resolve(ActiveAgent(definition))
-    with pytest.raises(InvalidInput, match="There is house"):
+    with pytest.raises(InvalidInput, match="Use one of: house"):
         servers.resolve(remote_agent(adk={"server": "horse"}))
     assert servers.resolve(ActiveAgent(definition, trusted=True)).server.name == "http://evil.example"
     by_url = remote_agent(adk={"server": "http://127.0.0.1:1/prefix", "app": "x"}).definition
@@ -100,12 +108,12 @@ async def test_a_definition_of_a_client_cannot_name_a_server_of_its_own() -> Non
     await servers.close()
 
 
-async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_in_the_session(
+async def test_a_posted_definition_answers_and_an_unusable_one_reports_an_error(
     store: Store, fake: FakeAdk, tmp_path: Path
 ) -> None:
     servers = {"house": {"url": fake.url, "app": APP}}
     settings = Settings(adk={"servers": servers}, agents=tmp_path, turn_attempts=1)
-    book = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
+    configs = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
     chat = Chat(store)
     for name, adk in (
         ("good", {}),
@@ -115,15 +123,18 @@ async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_i
         trigger = {**MESSAGES, "any_tags": [f"for:{name}"]}
         fields = {"agent_id": name, "kind": "adk", "adk": adk, "subscriptions": {"selectors": [trigger]}}
         await chat.post("agent.def.v1", [], fields)
-    async with agent_worker(WorkerParts(store, reader_of(store), settings, book)) as worker, running(worker):
+    async with (
+        agent_worker(WorkerParts(store, reader_of(store), settings, configs)) as worker,
+        running(worker),
+    ):
         await chat.answer_to(await chat.say("s", "Hello", tags=["for:good"]))
         lost = await chat.error_about(await chat.say("s", "Hello", tags=["for:lost"]))
         evil = await chat.error_about(await chat.say("s", "Hello", tags=["for:evil"]))
-    assert lost.context["error"] == "lost: there is no ADK server 'elsewhere'. There is house"
-    assert "only these may be used" in evil.context["error"]
+    assert lost.context["error"] == "lost: ADK server 'elsewhere' not found. Use one of: house"
+    assert "may use only those in the settings" in evil.context["error"]
 
 
-def test_no_model_gets_to_change_a_sessions_state_or_to_speak_for_a_server() -> None:
+def test_a_model_answer_cannot_set_session_state_or_adk_metadata() -> None:
     answer = parse_answer(
         '{"action": "create", "breadcrumb": {"context": {"message": "Hi", "state_delta": {"a": 1}, "adk": {}}}}'
     )
@@ -137,17 +148,17 @@ def test_no_model_gets_to_change_a_sessions_state_or_to_speak_for_a_server() -> 
     "changes",
     [{"model": "offline"}, {"tools": ["calculator"]}, {"system_prompt": "Be nice"}, {"temperature": 0.0}],
 )
-def test_an_adk_agent_has_no_model_of_its_own(changes: dict[str, Any]) -> None:
+def test_an_adk_agent_refuses_model_settings(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="an ADK app has its own"):
         remote_agent(**changes)
 
 
-def test_only_an_adk_agent_lives_on_an_adk_server() -> None:
-    with pytest.raises(ValidationError, match="is for agents with"):
+def test_only_an_adk_agent_accepts_adk_settings() -> None:
+    with pytest.raises(ValidationError, match="adk needs"):
         remote_agent(kind="model", adk={"app": "x"})
 
 
-async def test_a_key_goes_with_every_call_and_into_no_error(store: Store) -> None:
+async def test_a_key_is_sent_with_every_run_and_is_in_no_error(store: Store) -> None:
     key = "sk-adk-0123456789abcdef"
     seen: list[str | None] = []
 

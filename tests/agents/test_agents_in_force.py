@@ -1,4 +1,4 @@
-"""Which agents an owner has: definitions in breadcrumbs, and those that must not count."""
+"""Agents of an owner, from definitions in breadcrumbs. Some definitions must be ignored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _agents(url: str, owner: UUID = OWNER, **fields: Any) -> set[str]:
         await store.close()
 
 
-async def test_an_owners_definition_adds_an_agent_for_that_owner_alone(embedded_server: Any) -> None:
+async def test_a_definition_adds_an_agent_only_for_its_owner(embedded_server: Any) -> None:
     assert await _agents(embedded_server.url) == {"default-chat-assistant", "helper"}
     assert await _agents(embedded_server.url, OTHER) == {"default-chat-assistant"}
 
@@ -48,7 +48,7 @@ async def test_an_owners_definition_adds_an_agent_for_that_owner_alone(embedded_
         {"context": {**DEFINITION, "subscriptions": {"selectors": [{"role": "trigger"}]}}},
     ],
 )
-async def test_what_a_narrowed_token_wrote_or_what_cannot_work_is_no_agent(
+async def test_a_narrowed_hidden_or_invalid_definition_adds_no_agent(
     embedded_server: Any, fields: dict[str, Any]
 ) -> None:
     assert await _agents(embedded_server.url, **fields) == {"default-chat-assistant"}
@@ -60,7 +60,7 @@ async def _post(store: Store, prompt: str, agent_id: str = "helper") -> UUID:
     return (await store.create(OWNER, BreadcrumbCreate.parse(new))).id
 
 
-async def test_of_two_definitions_of_one_agent_the_one_that_was_written_last_holds(
+async def test_the_last_written_definition_of_an_agent_is_in_force(
     embedded_server: Any,
 ) -> None:
     store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
@@ -77,7 +77,7 @@ async def test_of_two_definitions_of_one_agent_the_one_that_was_written_last_hol
         await store.close()
 
 
-async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force(
+async def test_an_invalid_edit_leaves_the_last_valid_version_in_force(
     embedded_server: Any,
 ) -> None:
     store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
@@ -93,7 +93,7 @@ async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force
         await store.close()
 
 
-async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
+async def test_only_the_newest_definitions_above_the_limit_are_used_and_a_warning_is_logged(
     embedded_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(definitions, "MAX_DEFINITIONS", 3)
@@ -108,6 +108,7 @@ async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
             await agents.get(OWNER)
         assert {agent.definition.agent_id for agent in found} == {"helper-2", "helper-3", "helper-4"}
         (log,) = logs
-        assert "more agent definitions than are read" in log["event"] and log["owner"] == str(OWNER)
+        assert log["event"] == "limit of agent definitions reached, older ones are ignored: delete some"
+        assert log["owner"] == str(OWNER)
     finally:
         await store.close()

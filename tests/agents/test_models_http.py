@@ -1,4 +1,4 @@
-"""The HTTP model against a real server: what is asked, and how answers are understood."""
+"""Requests and replies of the HTTP model, against a real server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALCULATOR = ToolSpec(
 # Answers
 
 
-async def test_a_streamed_answer_arrives_in_pieces_and_whole(server: ModelServer) -> None:
+async def test_a_streamed_answer_arrives_in_deltas_and_as_a_complete_reply(server: ModelServer) -> None:
     scenario = server.scenario("normal")
     deltas = Deltas()
     async with model_at(scenario) as model:
@@ -52,7 +52,7 @@ async def test_a_streamed_answer_arrives_in_pieces_and_whole(server: ModelServer
     assert sent.headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_deltas_come_while_the_model_is_still_writing(server: ModelServer) -> None:
+async def test_deltas_arrive_before_the_answer_is_complete(server: ModelServer) -> None:
     scenario = server.scenario("normal", pause=0.05)
     arrivals: list[float] = []
 
@@ -64,32 +64,32 @@ async def test_deltas_come_while_the_model_is_still_writing(server: ModelServer)
     assert arrivals[-1] - arrivals[0] > 0.1
 
 
-async def test_without_a_listener_the_reply_is_the_same(server: ModelServer) -> None:
+async def test_the_reply_is_the_same_without_a_delta_callback(server: ModelServer) -> None:
     async with model_at(server.scenario("normal")) as model:
         reply = await model.complete(ASK)
     assert reply.text == "You asked: Hello there"
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_server_that_does_not_stream_is_understood(server: ModelServer, streaming: bool) -> None:
+async def test_an_answer_without_streaming_is_read(server: ModelServer, streaming: bool) -> None:
     scenario = server.scenario("whole")
     reply = await ask(scenario, streaming=streaming)
     assert reply == ModelReply("You asked: Hello there", usage=TokenUsage(12, 7), finish_reason="stop")
     assert ("stream" in scenario.requests[0].body) is streaming
 
 
-async def test_without_streaming_a_model_may_think_longer_than_the_read_limit(server: ModelServer) -> None:
+async def test_the_read_timeout_does_not_apply_without_streaming(server: ModelServer) -> None:
     scenario = server.scenario("slow_first_byte", delay=0.4)
     assert (await ask(scenario, streaming=False, read=0.1, total=3)).text == "You asked: Hello there"
 
 
-async def test_no_key_means_no_authorization_header(server: ModelServer) -> None:
+async def test_a_call_without_a_key_sends_no_authorization_header(server: ModelServer) -> None:
     scenario = server.scenario("normal")
     await ask(scenario, key=None)
     assert "authorization" not in scenario.requests[0].headers
 
 
-async def test_settings_of_the_request_reach_the_model(server: ModelServer) -> None:
+async def test_request_settings_are_sent_to_the_model(server: ModelServer) -> None:
     scenario = server.scenario("normal")
     await ask(scenario, replace(ASK, temperature=0.3, max_tokens=50, tools=(CALCULATOR,)))
     body = scenario.requests[0].body
@@ -108,7 +108,7 @@ async def test_settings_of_the_request_reach_the_model(server: ModelServer) -> N
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_tool_calls_are_put_together_from_their_pieces(server: ModelServer, streaming: bool) -> None:
+async def test_tool_calls_are_assembled_from_deltas(server: ModelServer, streaming: bool) -> None:
     reply = await ask(server.scenario("tool_calls"), replace(ASK, tools=(CALCULATOR,)), streaming=streaming)
     assert reply.text == ""
     assert reply.finish_reason == "tool_calls"
@@ -118,7 +118,7 @@ async def test_tool_calls_are_put_together_from_their_pieces(server: ModelServer
     )
 
 
-async def test_calls_and_their_results_go_back_to_the_model(server: ModelServer) -> None:
+async def test_tool_calls_and_their_results_are_sent_back_to_the_model(server: ModelServer) -> None:
     scenario = server.scenario("tool_calls", text="It is 84.")
     calls = (ToolCall("call_a", "calculator", '{"expression": "12*7"}'), ToolCall("call_b", "clock", "{oops"))
     history = (
@@ -176,7 +176,7 @@ async def test_calls_and_their_results_go_back_to_the_model(server: ModelServer)
         ),
     ],
 )
-async def test_dialects_of_tool_calls_are_understood(
+async def test_tool_call_variants_of_servers_are_parsed(
     server: ModelServer, deltas: list[dict[str, Any]], expected: tuple[ToolCall, ...]
 ) -> None:
     assert (await ask(server.scenario("chunks", deltas=deltas))).tool_calls == expected
@@ -184,7 +184,7 @@ async def test_dialects_of_tool_calls_are_understood(
 
 async def test_a_tool_call_without_a_name_is_an_error(server: ModelServer) -> None:
     deltas = [{"tool_calls": [{"index": 0, "id": "x", "function": {"arguments": "{}"}}]}]
-    assert "without naming it" in (await failure(server.scenario("chunks", deltas=deltas))).reason
+    assert "without a name" in (await failure(server.scenario("chunks", deltas=deltas))).reason
 
 
 async def test_thoughts_are_not_part_of_the_answer(server: ModelServer) -> None:
@@ -192,39 +192,39 @@ async def test_thoughts_are_not_part_of_the_answer(server: ModelServer) -> None:
     assert (await ask(server.scenario("chunks", deltas=deltas))).text == "Four"
 
 
-async def test_an_emoji_cut_in_two_by_the_server_is_whole_again(server: ModelServer) -> None:
+async def test_a_surrogate_pair_split_by_the_server_is_joined(server: ModelServer) -> None:
     deltas = [{"content": "hi \ud83d"}, {"content": "\ude00 there"}, {"content": "\ud83d"}]
     assert (await ask(server.scenario("chunks", deltas=deltas))).text == "hi 😀 there\ufffd"
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-async def test_why_a_model_stopped_is_passed_on(server: ModelServer, finish: str) -> None:
+async def test_the_finish_reason_of_the_model_is_returned(server: ModelServer, finish: str) -> None:
     reply = await ask(server.scenario("chunks", deltas=[{"content": "Once"}], finish=finish))
     assert (reply.text, reply.finish_reason) == ("Once", finish)
 
 
-async def test_a_refusal_is_text_that_says_so(server: ModelServer) -> None:
+async def test_a_refusal_is_returned_as_text_with_its_own_finish_reason(server: ModelServer) -> None:
     deltas = [{"refusal": "I cannot "}, {"refusal": "do that"}]
     reply = await ask(server.scenario("chunks", deltas=deltas))
     assert (reply.text, reply.finish_reason) == ("I cannot do that", "refusal")
 
 
-async def test_events_under_a_wrong_content_type_are_read_all_the_same(server: ModelServer) -> None:
+async def test_events_with_a_wrong_content_type_are_read(server: ModelServer) -> None:
     body = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\r\n\r\ndata: [DONE]\r\n\r\n'
     assert (await ask(server.scenario("raw", body=body, content_type="text/plain"))).text == "Hi"
 
 
-async def test_a_whole_answer_that_claims_to_be_a_stream_is_read_all_the_same(server: ModelServer) -> None:
+async def test_a_json_answer_with_the_content_type_of_a_stream_is_read(server: ModelServer) -> None:
     body = b'{"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}]}'
     assert (await ask(server.scenario("raw", body=body, content_type="text/event-stream"))).text == "Hi"
 
 
-async def test_the_last_event_needs_no_empty_line_after_it(server: ModelServer) -> None:
+async def test_the_last_event_needs_no_trailing_empty_line(server: ModelServer) -> None:
     body = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\ndata: [DONE]'
     assert (await ask(server.scenario("raw", body=body, content_type="text/event-stream"))).text == "Hi"
 
 
-async def test_many_calls_at_once_share_the_endpoint_and_do_not_mix(server: ModelServer) -> None:
+async def test_concurrent_calls_on_one_endpoint_do_not_mix(server: ModelServer) -> None:
     answers: dict[int, str] = {}
     async with model_at(server.scenario("normal", pause=0.005)) as model:
 
@@ -238,25 +238,23 @@ async def test_many_calls_at_once_share_the_endpoint_and_do_not_mix(server: Mode
     assert answers == {number: f"You asked: I am {number}" for number in range(30)}
 
 
-# What servers do not know
+# Unsupported fields
 
 
 @pytest.mark.parametrize("field", ["stream_options", "stream", "max_tokens"])
-async def test_a_server_that_does_not_know_a_field_is_asked_without_it(
-    server: ModelServer, field: str
-) -> None:
+async def test_an_unsupported_field_is_left_out_of_later_requests(server: ModelServer, field: str) -> None:
     scenario = server.scenario("picky", refuses=(field,))
     async with model_at(scenario) as model:
         for _ in range(2):
             assert (await model.complete(replace(ASK, max_tokens=9))).text == "You asked: Hello there"
-    assert len(scenario.requests) == 3  # it is remembered
+    assert len(scenario.requests) == 3  # the second call leaves the field out at once
     assert field not in scenario.requests[-1].body
     if field == "max_tokens":
         assert scenario.requests[-1].body["max_completion_tokens"] == 9
 
 
 @pytest.mark.parametrize("field", ["stream_options", "stream", "max_tokens"])
-async def test_calls_at_the_same_time_all_do_without_a_field_that_the_server_does_not_know(
+async def test_concurrent_calls_all_retry_without_an_unsupported_field(
     server: ModelServer, field: str
 ) -> None:
     scenario = server.scenario("picky", refuses=(field,), delay=0.2)
@@ -273,7 +271,7 @@ async def test_calls_at_the_same_time_all_do_without_a_field_that_the_server_doe
     assert sum(field in request.body for request in scenario.requests) == 5
 
 
-async def test_a_limit_on_tokens_is_never_dropped(server: ModelServer) -> None:
+async def test_the_token_limit_is_never_dropped(server: ModelServer) -> None:
     scenario = server.scenario("picky", refuses=("max_tokens", "max_completion_tokens"))
     async with model_at(scenario) as model:
         with pytest.raises(ModelError, match="refused the request") as caught:
@@ -285,7 +283,7 @@ async def test_a_limit_on_tokens_is_never_dropped(server: ModelServer) -> None:
 # Events
 
 
-def test_events_are_found_however_the_bytes_are_cut() -> None:
+def test_events_are_parsed_with_any_chunk_size() -> None:
     stream = b"\xef\xbb\xbfdata: one\n\n: note\r\nevent: x\r\ndata:two\r\ndata: lines\r\n\r\n\n\ndata: last"
     for size in range(1, len(stream) + 1):
         parser = Parser(max_line_bytes=100)
@@ -296,17 +294,17 @@ def test_events_are_found_however_the_bytes_are_cut() -> None:
         assert not parser.stray
 
 
-def test_a_line_without_end_is_not_collected() -> None:
+def test_an_endless_line_is_refused() -> None:
     parser = Parser(max_line_bytes=1000)
     with pytest.raises(ModelError, match="longer than 1,000 bytes"):
         for _ in range(100):
             read_events(parser, b"x" * 100)
 
 
-# The caller
+# Callback, cancellation, closing
 
 
-async def test_an_error_of_the_listener_is_the_listeners(server: ModelServer) -> None:
+async def test_an_error_in_the_delta_callback_is_raised_unchanged(server: ModelServer) -> None:
     scenario = server.scenario("normal")
 
     async def fails(_: str) -> None:
@@ -318,7 +316,7 @@ async def test_an_error_of_the_listener_is_the_listeners(server: ModelServer) ->
     assert len(scenario.requests) == 1
 
 
-async def test_a_cancelled_call_gives_up_its_connection(server: ModelServer) -> None:
+async def test_a_cancelled_call_closes_its_connection(server: ModelServer) -> None:
     scenario = server.scenario("slow_trickle")
     async with model_at(scenario) as model:
         with anyio.move_on_after(0.3) as scope:
@@ -327,16 +325,16 @@ async def test_a_cancelled_call_gives_up_its_connection(server: ModelServer) -> 
         assert await anyio.to_thread.run_sync(scenario.gone.wait, 5)
 
 
-async def test_a_prompt_that_is_no_json_is_an_error(server: ModelServer) -> None:
+async def test_a_prompt_that_cannot_be_json_is_an_error(server: ModelServer) -> None:
     scenario = server.scenario("normal")
     async with model_at(scenario) as model:
-        with pytest.raises(ModelError, match="cannot be written as JSON") as caught:
+        with pytest.raises(ModelError, match="cannot be encoded as JSON") as caught:
             await model.complete(ModelRequest((PromptMessage("user", "\ud800"),)))
     assert not caught.value.retry
     assert not scenario.requests
 
 
-async def test_closing_twice_is_fine_and_a_model_error_is_ours(server: ModelServer) -> None:
+async def test_a_model_can_be_closed_twice_and_its_error_is_a_breadcrumbs_error(server: ModelServer) -> None:
     async with model_at(server.scenario("normal")) as model:
         await model.complete(ASK)
         await model.close()

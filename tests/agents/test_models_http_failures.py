@@ -1,4 +1,4 @@
-"""The HTTP model with answers that break off, never end, or are none."""
+"""The HTTP model with broken, endless, empty and invalid answers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.support.model_server import ModelServer
 # Broken streams
 
 
-async def test_a_half_closed_stream_is_an_error_once_a_part_was_passed_on(server: ModelServer) -> None:
+async def test_a_half_closed_stream_is_an_error_after_the_first_delta(server: ModelServer) -> None:
     scenario = server.scenario("half_closed")
     error = await failure(scenario)
     assert error.retry
-    assert "ended in the middle of the answer" in error.reason
+    assert "ended during the answer" in error.reason
     assert len(scenario.requests) == 1
 
 
-async def test_a_half_closed_stream_is_tried_again_while_nothing_was_passed_on(server: ModelServer) -> None:
+async def test_a_half_closed_stream_is_retried_if_no_delta_was_passed_on(server: ModelServer) -> None:
     scenario = server.scenario("half_closed", times=1)
     async with model_at(scenario) as model:
         assert (await model.complete(ASK)).text == "You asked: Hello there"
@@ -37,27 +37,27 @@ async def test_a_connection_cut_in_the_middle_is_an_error(server: ModelServer) -
     scenario = server.scenario("cut_off")
     error = await failure(scenario)
     assert error.retry
-    assert "in the middle of the answer" in error.reason
+    assert "during the answer" in error.reason
     assert len(scenario.requests) == 1
 
 
-async def test_a_connection_cut_after_the_end_of_the_answer_is_none(server: ModelServer) -> None:
+async def test_a_connection_cut_after_the_end_of_the_answer_is_not_an_error(server: ModelServer) -> None:
     assert (await ask(server.scenario("cut_off", finish="stop"))).text == "You asked: Hello there"
 
 
 async def test_an_answer_that_stalls_is_an_error(server: ModelServer) -> None:
     error = await failure(server.scenario("stalls"), read=0.2)
     assert error.retry
-    assert "nothing came for 0.2 s" in error.reason
+    assert "no data for 0.2 s" in error.reason
 
 
-async def test_a_finished_answer_does_not_wait_for_a_server_that_lingers(server: ModelServer) -> None:
+async def test_a_finished_answer_does_not_wait_for_the_connection_to_close(server: ModelServer) -> None:
     began = time.monotonic()
     assert (await ask(server.scenario("lingers"), read=9, total=9)).text == "You asked: Hello there"
     assert time.monotonic() - began < 4
 
 
-async def test_a_broken_chunk_is_tried_again_while_nothing_was_passed_on(server: ModelServer) -> None:
+async def test_a_broken_chunk_is_retried_before_the_first_delta(server: ModelServer) -> None:
     scenario = server.scenario("broken_chunk")
     error = await failure(scenario)
     assert error.retry
@@ -65,25 +65,25 @@ async def test_a_broken_chunk_is_tried_again_while_nothing_was_passed_on(server:
     assert len(scenario.requests) == 3
 
 
-async def test_a_broken_chunk_is_raised_once_a_part_was_passed_on(server: ModelServer) -> None:
+async def test_a_broken_chunk_is_an_error_after_the_first_delta(server: ModelServer) -> None:
     scenario = server.scenario("broken_chunk", before=2)
     assert (await failure(scenario)).retry
     assert len(scenario.requests) == 1
 
 
-# Answers without end
+# Endless answers
 
 
-async def test_an_infinite_stream_is_cut_by_its_size(server: ModelServer) -> None:
+async def test_an_infinite_stream_is_cut_at_the_size_limit(server: ModelServer) -> None:
     scenario = server.scenario("infinite")
     error = await failure(scenario, max_text=200_000)
     assert not error.retry
     assert "cut off at 200,000 bytes" in error.reason
     assert len(scenario.requests) == 1
-    assert scenario.gone.wait(5)  # the connection was given up, not left running
+    assert scenario.gone.wait(5)  # the connection was closed
 
 
-async def test_what_is_cut_gives_up_its_connection_at_once(server: ModelServer) -> None:
+async def test_a_cut_answer_closes_its_connection_at_once(server: ModelServer) -> None:
     scenario = server.scenario("infinite")
     async with model_at(scenario, max_text=10_000) as model:
         with pytest.raises(ModelError):
@@ -91,7 +91,7 @@ async def test_what_is_cut_gives_up_its_connection_at_once(server: ModelServer) 
         assert await anyio.to_thread.run_sync(scenario.gone.wait, 5)
 
 
-async def test_an_infinite_trickle_is_cut_by_its_time(server: ModelServer) -> None:
+async def test_an_infinite_slow_stream_is_cut_at_the_total_timeout(server: ModelServer) -> None:
     scenario = server.scenario("slow_trickle")
     error = await failure(scenario, total=0.5)
     assert not error.retry
@@ -100,7 +100,7 @@ async def test_an_infinite_trickle_is_cut_by_its_time(server: ModelServer) -> No
 
 
 @pytest.mark.parametrize("kind", ["comments", "thoughts", "line"])
-async def test_what_is_no_text_can_be_no_infinite_stream_either(server: ModelServer, kind: str) -> None:
+async def test_an_infinite_stream_without_text_is_cut(server: ModelServer, kind: str) -> None:
     scenario = server.scenario("infinite", kind=kind)
     error = await failure(scenario, max_text=1000, total=20, read=20)
     assert not error.retry
@@ -109,18 +109,18 @@ async def test_what_is_no_text_can_be_no_infinite_stream_either(server: ModelSer
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_ten_megabytes_are_not_an_answer(server: ModelServer, streamed: bool) -> None:
+async def test_an_answer_of_ten_megabytes_is_an_error(server: ModelServer, streamed: bool) -> None:
     error = await failure(server.scenario("huge", streamed=streamed))
     assert not error.retry
     assert "bytes" in error.reason
     assert len(error.reason) < 500
 
 
-async def test_an_answer_just_within_the_limit_is_one(server: ModelServer) -> None:
+async def test_an_answer_at_the_size_limit_is_accepted(server: ModelServer) -> None:
     assert len((await ask(server.scenario("huge", size=1 << 20))).text) == 1 << 20
 
 
-async def test_tool_calls_without_end_are_cut(server: ModelServer) -> None:
+async def test_too_many_tool_calls_are_an_error(server: ModelServer) -> None:
     deltas = [
         {"tool_calls": [{"index": i, "id": f"c{i}", "function": {"name": "a", "arguments": "{}"}}]}
         for i in range(200)
@@ -128,10 +128,10 @@ async def test_tool_calls_without_end_are_cut(server: ModelServer) -> None:
     assert not (await failure(server.scenario("chunks", deltas=deltas))).retry
 
 
-# Nothing, garbage, errors
+# Empty answers, invalid bodies, errors
 
 
-async def test_a_model_that_returns_nothing_is_an_error_that_says_so(server: ModelServer) -> None:
+async def test_an_empty_answer_is_a_retryable_error(server: ModelServer) -> None:
     scenario = server.scenario("empty")
     error = await failure(scenario)
     assert error.retry
@@ -139,7 +139,7 @@ async def test_a_model_that_returns_nothing_is_an_error_that_says_so(server: Mod
     assert len(scenario.requests) == 1
 
 
-async def test_only_white_space_is_nothing(server: ModelServer) -> None:
+async def test_an_answer_of_whitespace_is_empty(server: ModelServer) -> None:
     async with model_at(server.scenario("chunks", deltas=[{"content": " \n"}])) as model:
         with pytest.raises(ModelError, match="returned nothing"):
             await model.complete(ASK)
@@ -148,7 +148,7 @@ async def test_only_white_space_is_nothing(server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("finish", "words"), [("content_filter", "content filter"), ("length", "max_tokens")]
 )
-async def test_nothing_is_explained_where_the_model_says_why(
+async def test_the_error_of_an_empty_answer_explains_the_finish_reason(
     server: ModelServer, finish: str, words: str
 ) -> None:
     error = await failure(server.scenario("empty", finish=finish))
@@ -161,21 +161,21 @@ async def test_nothing_is_explained_where_the_model_says_why(
     [
         (b"", "application/json", "empty body", True),
         (b"  \n", "text/event-stream", "empty body", True),
-        (b"<html><body>Log in</body></html>", "text/html", "is the URL right?", False),
-        (b"<html><body>Log in</body></html>", "text/event-stream", "is the URL right?", False),
+        (b"<html><body>Log in</body></html>", "text/html", "check the URL", False),
+        (b"<html><body>Log in</body></html>", "text/event-stream", "check the URL", False),
         (b"\xff\xfe\x00garbage", "application/json", "not JSON", False),
         (b"OK", "text/plain", "not JSON", False),
-        (b"[1, 2]", "application/json", "no chat completion", False),
+        (b"[1, 2]", "application/json", "not a chat completion", False),
         (b"null", "application/json", "not JSON", False),
-        (b"{}", "application/json", "no message in it", False),
-        (b'{"choices": []}', "application/json", "no message in it", False),
-        (b'{"choices": [{"message": "hi"}]}', "application/json", "no message in it", False),
-        (b'{"choices": {"0": 1}}', "application/json", "no message in it", False),
+        (b"{}", "application/json", "has no message", False),
+        (b'{"choices": []}', "application/json", "has no message", False),
+        (b'{"choices": [{"message": "hi"}]}', "application/json", "has no message", False),
+        (b'{"choices": {"0": 1}}', "application/json", "has no message", False),
         (b"[" * 5000, "application/json", "not JSON", False),
-        (b"data: [1]\n\n", "text/event-stream", "no chat completion", False),
+        (b"data: [1]\n\n", "text/event-stream", "not a chat completion", False),
     ],
 )
-async def test_garbage_is_an_error_that_shows_what_came(
+async def test_an_invalid_body_is_an_error_with_a_description(
     server: ModelServer, body: bytes, content_type: str, words: str, retry: bool
 ) -> None:
     error = await failure(server.scenario("raw", body=body, content_type=content_type), retries=0)
@@ -185,9 +185,9 @@ async def test_garbage_is_an_error_that_shows_what_came(
     assert error.reason.isprintable()
 
 
-async def test_an_error_in_a_200_answer_is_an_error(server: ModelServer) -> None:
+async def test_a_temporary_error_in_a_200_reply_is_retried(server: ModelServer) -> None:
     scenario = server.scenario("error_in_200", times=1)
-    assert (await ask(scenario)).text == "You asked: Hello there"  # 503 passes
+    assert (await ask(scenario)).text == "You asked: Hello there"  # 503 is retryable
     assert len(scenario.requests) == 2
 
 
@@ -203,7 +203,9 @@ async def test_an_error_in_a_200_answer_is_an_error(server: ModelServer) -> None
         ({"message": "oh", "type": "server_error", "code": 1302}, True),
     ],
 )
-async def test_the_error_decides_whether_it_passes(server: ModelServer, error: Any, retry: bool) -> None:
+async def test_the_code_or_type_of_an_error_decides_whether_it_is_retryable(
+    server: ModelServer, error: Any, retry: bool
+) -> None:
     assert (await failure(server.scenario("error_in_200", error=error), retries=0)).retry is retry
 
 
@@ -217,9 +219,9 @@ async def test_an_error_in_the_middle_of_a_stream_is_raised(server: ModelServer)
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(400, "refused"), (402, "credit"), (403, "not allowed"), (404, "no such model"), (413, "too large")],
+    [(400, "refused"), (402, "credit"), (403, "not allowed"), (404, "model not found"), (413, "too large")],
 )
-async def test_what_does_not_pass_is_not_tried_again(server: ModelServer, status: int, words: str) -> None:
+async def test_a_permanent_failure_is_not_retried(server: ModelServer, status: int, words: str) -> None:
     scenario = server.scenario("failing", status=status)
     error = await failure(scenario)
     assert not error.retry
@@ -228,7 +230,7 @@ async def test_what_does_not_pass_is_not_tried_again(server: ModelServer, status
 
 
 @pytest.mark.parametrize("code", [0, 1, True, 1302])
-async def test_a_providers_own_number_does_not_hide_the_status(server: ModelServer, code: int) -> None:
+async def test_an_error_code_of_the_provider_does_not_hide_the_status(server: ModelServer, code: int) -> None:
     body = orjson.dumps({"error": {"message": "later", "code": code}})
     error = await failure(server.scenario("raw", status=503, body=body), retries=0)
     assert error.retry
@@ -237,7 +239,7 @@ async def test_a_providers_own_number_does_not_hide_the_status(server: ModelServ
     assert not error.retry and "401" in error.reason
 
 
-async def test_a_web_page_as_an_error_is_not_shown(server: ModelServer) -> None:
+async def test_the_html_of_an_error_page_is_not_shown(server: ModelServer) -> None:
     scenario = server.scenario("raw", status=502, body=b"<html>Bad gateway</html>", content_type="text/html")
     error = await failure(scenario, retries=0)
     assert error.retry

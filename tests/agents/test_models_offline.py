@@ -1,4 +1,4 @@
-"""The offline model: what it can tell is what it was given, and nothing else."""
+"""The offline model. Its answers contain only the content of the request."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ async def reply_to(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -
     request = ModelRequest((PromptMessage("system", "You are a helpful assistant."), *messages), tools=tools)
     reply = await OfflineModel().complete(request, take)
     assert "".join(deltas) == reply.text
-    assert await OfflineModel().complete(request) == reply  # the same request, the same answer
+    assert await OfflineModel().complete(request) == reply  # the model is deterministic
     return reply
 
 
-async def says(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -> str:
+async def answer_text(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -> str:
     reply = await reply_to(*messages, tools=tools)
     assert reply.text and not reply.tool_calls and reply.finish_reason == "stop"
     return reply.text
 
 
-async def calls(text: str, tools: tuple[ToolSpec, ...] = TOOLS) -> list[tuple[str, dict[str, Any]]]:
+async def tool_calls_of(text: str, tools: tuple[ToolSpec, ...] = TOOLS) -> list[tuple[str, dict[str, Any]]]:
     reply = await reply_to(user(text), tools=tools)
     if reply.tool_calls:
         assert reply.finish_reason == "tool_calls"
     return [(call.name, json.loads(call.arguments)) for call in reply.tool_calls]
 
 
-# Reciting
+# Quoting the conversation
 
 
 @pytest.mark.parametrize(
@@ -84,33 +84,33 @@ async def calls(text: str, tools: tuple[ToolSpec, ...] = TOOLS) -> list[tuple[st
         "Summarize",
     ],
 )
-async def test_it_recites_what_was_said_in_this_conversation(question: str) -> None:
-    said = await says(user("Hello session 1"), assistant("Hello!"), user(question))
+async def test_it_quotes_earlier_messages_of_the_conversation(question: str) -> None:
+    said = await answer_text(user("Hello session 1"), assistant("Hello!"), user(question))
     assert '"Hello session 1"' in said
     assert question not in said
 
 
-async def test_each_session_hears_its_own_words() -> None:
-    first = await says(user("Hello session 1"), assistant("Hello!"), user("What did I say?"))
-    second = await says(user("Hello session 2"), assistant("Hello!"), user("What did I say?"))
+async def test_each_session_gets_its_own_messages() -> None:
+    first = await answer_text(user("Hello session 1"), assistant("Hello!"), user("What did I say?"))
+    second = await answer_text(user("Hello session 2"), assistant("Hello!"), user("What did I say?"))
     assert first == 'You said: "Hello session 1"'
     assert second == 'You said: "Hello session 2"'
 
 
 async def test_several_messages_are_quoted_exactly_and_in_order() -> None:
     odd = ['  "quoted"\nand\ttwo lines ', "😀 <b>ü</b>", "x" * 5000]
-    said = await says(*(user(text) for text in odd), user("what did I say?"))
+    said = await answer_text(*(user(text) for text in odd), user("what did I say?"))
     places = [said.index(text) for text in odd]
     assert places == sorted(places)
     assert said.startswith("You said 3 things before this:")
 
 
-async def test_with_nothing_before_it_says_so() -> None:
-    assert "nothing before this" in await says(user("What did I say?"))
+async def test_it_reports_that_there_are_no_earlier_messages() -> None:
+    assert "nothing before this" in await answer_text(user("What did I say?"))
 
 
-async def test_what_was_not_said_here_by_the_user_is_not_recited_as_if_it_were() -> None:
-    said = await says(
+async def test_messages_from_other_sources_are_not_quoted_as_the_users() -> None:
+    said = await answer_text(
         PromptMessage("user", "From other conversations: Hello session 2", name="background"),
         PromptMessage("user", "I am another agent", name="other_agent"),
         user("Hello session 1"),
@@ -119,39 +119,39 @@ async def test_what_was_not_said_here_by_the_user_is_not_recited_as_if_it_were()
     assert said == 'You said: "Hello session 1"'
 
 
-async def test_it_recites_its_own_answers_too() -> None:
-    said = await says(user("hi"), assistant("Good day"), user("What did you say?"))
+async def test_it_quotes_its_own_answers() -> None:
+    said = await answer_text(user("hi"), assistant("Good day"), user("What did you say?"))
     assert said == 'I said: "Good day"'
 
 
-async def test_first_and_last_can_be_asked_for() -> None:
+async def test_it_quotes_the_first_or_the_last_message_on_request() -> None:
     before = [user("one"), user("two"), user("three")]
-    assert await says(*before, user("What was the first thing I said?")) == 'You said first: "one"'
-    assert await says(*before, user("What did I just say?")) == 'You said last: "three"'
+    assert await answer_text(*before, user("What was the first thing I said?")) == 'You said first: "one"'
+    assert await answer_text(*before, user("What did I just say?")) == 'You said last: "three"'
 
 
-async def test_it_counts() -> None:
-    said = await says(user("a"), assistant("b"), user("How many messages have I sent?"))
-    assert said == "I was given 2 messages of yours, this one included, and 1 answer of mine."
+async def test_it_counts_messages_and_answers() -> None:
+    said = await answer_text(user("a"), assistant("b"), user("How many messages have I sent?"))
+    assert said == "I received 2 messages of yours, this one included, and 1 answer of mine."
 
 
-async def test_it_tells_what_it_sees() -> None:
-    said = await says(
+async def test_it_describes_its_prompt() -> None:
+    said = await answer_text(
         PromptMessage("user", "note", name="background"), user("a"), user("What do you see?"), tools=TOOLS
     )
     assert "2 messages of yours, no answers of mine, 1 message from elsewhere and 1 instruction" in said
     assert "calculator" in said and '"a"' in said
 
 
-# Talking
+# Conversation
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Hello!", "Hello! I can tell"),
-        ("hi", "Hi! I can tell"),
-        ("Good morning", "Good morning! I can tell"),
+        ("Hello!", "Hello! I can list the messages of this session"),
+        ("hi", "Hi! I can list the messages of this session"),
+        ("Good morning", "Good morning! I can list the messages of this session"),
         ("Hello session 1", 'Hello! You wrote: "Hello session 1"'),
         ("Thanks a lot", "You are welcome."),
         ("help", "I am the offline model"),
@@ -162,27 +162,33 @@ async def test_it_tells_what_it_sees() -> None:
         (" \n", "Your message was empty"),
     ],
 )
-async def test_it_answers_simple_things(text: str, expected: str) -> None:
-    assert (await says(user(text))).startswith(expected)
+async def test_it_answers_simple_messages(text: str, expected: str) -> None:
+    assert (await answer_text(user(text))).startswith(expected)
 
 
-async def test_what_it_can_do_is_said_once_in_a_conversation() -> None:
-    assert await says(user("a"), assistant("b"), user("The sky is blue")) == 'You wrote: "The sky is blue"'
+async def test_it_introduces_itself_only_once_in_a_conversation() -> None:
+    assert (
+        await answer_text(user("a"), assistant("b"), user("The sky is blue"))
+        == 'You wrote: "The sky is blue"'
+    )
 
 
-async def test_a_very_long_message_is_not_said_back_whole() -> None:
-    assert len(await says(user("word " * 20_000))) < 1000
+async def test_a_very_long_message_is_quoted_shortened() -> None:
+    assert len(await answer_text(user("word " * 20_000))) < 1000
 
 
-async def test_an_event_that_is_no_message_is_told() -> None:
-    said = await says(PromptMessage("user", 'sensor.reading.v1: {"t": 20}', name="data"))
-    assert said == 'I was given this by data: "sensor.reading.v1: {"t": 20}"'
+async def test_an_event_that_is_not_a_message_is_quoted_with_its_source() -> None:
+    said = await answer_text(PromptMessage("user", 'sensor.reading.v1: {"t": 20}', name="data"))
+    assert said == 'I received this from data: "sensor.reading.v1: {"t": 20}"'
 
 
-async def test_without_a_message_it_says_so() -> None:
-    assert await says() == "I was given no message to answer."
-    assert await says(PromptMessage("user", "tea", name="background")) == "I was given no message to answer."
-    assert (await OfflineModel().complete(ModelRequest(()))).text == "I was given no message to answer."
+async def test_it_reports_a_prompt_without_a_message() -> None:
+    assert await answer_text() == "I received no message to answer."
+    assert (
+        await answer_text(PromptMessage("user", "tea", name="background"))
+        == "I received no message to answer."
+    )
+    assert (await OfflineModel().complete(ModelRequest(()))).text == "I received no message to answer."
 
 
 # Tools
@@ -204,8 +210,8 @@ async def test_without_a_message_it_says_so() -> None:
         ("calculate -3 + 5 please", "-3 + 5"),
     ],
 )
-async def test_it_lets_the_calculator_do_sums(text: str, expression: str) -> None:
-    assert await calls(text) == [("calculator", {"expression": expression})]
+async def test_it_calls_the_calculator_for_arithmetic(text: str, expression: str) -> None:
+    assert await tool_calls_of(text) == [("calculator", {"expression": expression})]
 
 
 @pytest.mark.parametrize(
@@ -226,10 +232,10 @@ async def test_it_lets_the_calculator_do_sums(text: str, expression: str) -> Non
         ("calculate 1+1 and what time is it", [("calculator", {"expression": "1+1"}), ("clock", {})]),
     ],
 )
-async def test_it_uses_a_tool_that_is_obviously_asked_for(
+async def test_it_calls_a_tool_that_the_message_clearly_requests(
     text: str, expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    assert await calls(text) == expected
+    assert await tool_calls_of(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -246,28 +252,28 @@ async def test_it_uses_a_tool_that_is_obviously_asked_for(
         "call me maybe",
     ],
 )
-async def test_it_uses_no_tool_that_was_not_asked_for(text: str) -> None:
-    assert await calls(text) == []
+async def test_it_calls_no_tool_without_a_request(text: str) -> None:
+    assert await tool_calls_of(text) == []
 
 
 @pytest.mark.parametrize(
     "text", ["calculate 12*7", "what time is it?", "roll a die", 'use delete_all {"x": 1}']
 )
-async def test_a_tool_that_was_not_offered_is_not_used(text: str) -> None:
-    assert "I was offered none" in await says(user(text))
+async def test_a_tool_that_was_not_offered_is_not_called(text: str) -> None:
+    assert "which is not among my tools" in await answer_text(user(text))
 
 
-async def test_arguments_go_by_the_names_in_the_tools_schema() -> None:
+async def test_arguments_use_the_names_in_the_schema_of_the_tool() -> None:
     dice = ToolSpec("roll_dice", "", {"type": "object", "properties": {"low": {}, "high": {}}})
     web = ToolSpec("webSearch", "", {"type": "object", "properties": {"topic": {}}})
     bare = ToolSpec("math", "", {})
-    assert await calls("roll a die", (dice,)) == [("roll_dice", {"low": 1, "high": 6})]
-    assert await calls("search for tea", (web,)) == [("webSearch", {"topic": "tea"})]
-    assert await calls("calculate 1+1", (bare,)) == [("math", {"expression": "1+1"})]
+    assert await tool_calls_of("roll a die", (dice,)) == [("roll_dice", {"low": 1, "high": 6})]
+    assert await tool_calls_of("search for tea", (web,)) == [("webSearch", {"topic": "tea"})]
+    assert await tool_calls_of("calculate 1+1", (bare,)) == [("math", {"expression": "1+1"})]
 
 
 @pytest.mark.parametrize("text", ["calculate 12*7", "what time is it in UTC", "roll a die", "search for tea"])
-async def test_the_shipped_tools_take_the_arguments_it_writes(text: str) -> None:
+async def test_its_arguments_fit_the_schemas_of_the_shipped_tools(text: str) -> None:
     (call,) = (await reply_to(user(text), tools=TOOLS)).tool_calls
     tool = shipped_tools().get(call.name)
     assert set(json.loads(call.arguments)) <= set(tool.parameters["properties"])
@@ -290,15 +296,15 @@ async def test_calls_in_one_conversation_have_different_ids() -> None:
         ("calculator", '{"expression": "12*7"}', "84", "12*7 = 84"),
         ("calculator", "{}", '{"error": "division by zero"}', "The calculator failed: division by zero"),
         ("calculator", '{"expression": "1"}', '{"output": {"result": 1}, "error": null}', "1 = 1"),
-        ("random", "{}", '{"number": 0}', "The random says: 0"),
-        ("clock", "{}", '{"utc": "12:00:00Z", "zone": null}', "The clock says: utc: 12:00:00Z"),
-        ("x", "{oops", "plain words", "The x says: plain words"),
+        ("random", "{}", '{"number": 0}', "The random returned: 0"),
+        ("clock", "{}", '{"utc": "12:00:00Z", "zone": null}', "The clock returned: utc: 12:00:00Z"),
+        ("x", "{oops", "plain words", "The x returned: plain words"),
         ("x", "{}", "null", "The x returned nothing."),
         ("x", "{}", "None", "The x returned nothing."),
         ("x", "{}", "undefined", "The x returned nothing."),
         ("x", "{}", "", "The x returned nothing."),
         ("x", "{}", '{"result": null}', "The x returned nothing."),
-        ("x", "{}", '{"a": {"b": [null, 1, true]}}', "The x says: a: b: 1, yes"),
+        ("x", "{}", '{"a": {"b": [null, 1, true]}}', "The x returned: a: b: 1, yes"),
         ("x", "{}", '["a", null, "b"]', "The x found:\n- a\n- b"),
         ("breadcrumb_search", "{}", '{"found": [], "more": false}', "The breadcrumb_search found nothing."),
         (
@@ -309,10 +315,10 @@ async def test_calls_in_one_conversation_have_different_ids() -> None:
         ),
     ],
 )  # fmt: skip
-async def test_what_a_tool_said_is_put_into_words(
+async def test_a_tool_result_is_turned_into_a_sentence(
     name: str, arguments: str, content: str, expected: str
 ) -> None:
-    said = await says(
+    said = await answer_text(
         user("do it"),
         PromptMessage("assistant", "", tool_calls=(ToolCall("c1", name, arguments),)),
         PromptMessage("tool", content, tool_call_id="c1"),
@@ -321,8 +327,8 @@ async def test_what_a_tool_said_is_put_into_words(
     assert said == expected
 
 
-async def test_a_tool_that_was_called_is_not_called_again() -> None:
-    said = await says(
+async def test_a_failed_tool_is_not_called_again() -> None:
+    said = await answer_text(
         user("calculate 12*7"),
         PromptMessage("assistant", "", tool_calls=(ToolCall("c1", "calculator", '{"expression": "12*7"}'),)),
         PromptMessage("tool", '{"error": "out of order"}', tool_call_id="c1", name="calculator"),
@@ -331,8 +337,8 @@ async def test_a_tool_that_was_called_is_not_called_again() -> None:
     assert said == "The calculator failed: out of order"
 
 
-async def test_results_of_an_earlier_turn_are_not_told_again() -> None:
-    said = await says(
+async def test_tool_results_of_an_earlier_turn_are_not_repeated() -> None:
+    said = await answer_text(
         user("calculate 12*7"),
         PromptMessage("assistant", "", tool_calls=(ToolCall("c1", "calculator", "{}"),)),
         PromptMessage("tool", "84", tool_call_id="c1"),
@@ -378,7 +384,7 @@ def test_it_always_answers_and_never_with_a_missing_value(
     ours=st.lists(st.integers(0, 10**9).map(lambda n: f"ours-{n}."), min_size=1, max_size=6),
     theirs=st.lists(st.integers(0, 10**9).map(lambda n: f"theirs-{n}."), min_size=1, max_size=6),
 )
-def test_one_model_keeps_nothing_between_two_sessions(ours: list[str], theirs: list[str]) -> None:
+def test_the_model_keeps_no_state_between_two_requests(ours: list[str], theirs: list[str]) -> None:
     async def both() -> tuple[str, str]:
         model = OfflineModel()
         question = user("What did I say?")
@@ -394,7 +400,7 @@ def test_one_model_keeps_nothing_between_two_sessions(ours: list[str], theirs: l
 # Streaming
 
 
-async def test_the_delay_is_between_the_words() -> None:
+async def test_the_delay_applies_between_words() -> None:
     times: list[float] = []
 
     async def take(_: str) -> None:

@@ -1,4 +1,4 @@
-"""Models by their names."""
+"""Lookup of models by name, alias and URL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def http_model(of: ModelPool, spec: str, *, trusted: bool = False) -> OpenAIComp
         (" vllm:Qwen/Qwen3-8B ", "http://127.0.0.1:8000/v1", "Qwen/Qwen3-8B"),
     ],
 )  # fmt: skip
-def test_providers_are_known_by_name(spec: str, url: str, model: str) -> None:
+def test_a_provider_is_found_by_its_name(spec: str, url: str, model: str) -> None:
     found = http_model(pool(), spec)
     assert (found.endpoint.url, found.model) == (url, model)
 
@@ -61,7 +61,7 @@ def test_the_default_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "openrouter"])
-def test_a_missing_key_is_said_with_the_name_of_the_variable(provider: str) -> None:
+def test_the_error_of_a_missing_key_contains_the_variable(provider: str) -> None:
     models = pool({})
     with pytest.raises(StartupError) as caught:
         models.resolve(f"{provider}:m")
@@ -69,7 +69,7 @@ def test_a_missing_key_is_said_with_the_name_of_the_variable(provider: str) -> N
     assert "offline" in str(caught.value)
 
 
-def test_a_missing_key_of_the_default_is_found_at_start() -> None:
+def test_a_missing_key_of_the_default_model_is_refused_at_start() -> None:
     with pytest.raises(StartupError, match="OPENAI_API_KEY is not set"):
         pool({}, default="openai:gpt-x")
 
@@ -82,23 +82,23 @@ def test_a_local_server_needs_no_key(provider: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("gpt-4o", "There is offline, "),
+        ("gpt-4o", "Use offline, "),
         ("opnai:gpt-4o", "Did you mean openai?"),
         ("offlin", "Did you mean offline?"),
         ("anthropic/claude-3.5-sonnet", "openrouter/anthropic/claude-3.5-sonnet"),
-        ("openai", "no model of it: openai:<model>"),
-        ("openai:", "no model of it"),
-        ("openai: ", "no model of it"),
-        (":x", "There is offline"),
-        ("503c2b0d-e178-4c47-b898-a77b90fa33d2", "There is offline"),
-        ("ftp://host/v1#m", "looks like https://"),
-        ("file:///etc/passwd#m", "looks like https://"),
+        ("openai", "a provider without a model: write openai:<model>"),
+        ("openai:", "a provider without a model"),
+        ("openai: ", "a provider without a model"),
+        (":x", "Use offline"),
+        ("503c2b0d-e178-4c47-b898-a77b90fa33d2", "Use offline"),
+        ("ftp://host/v1#m", "is invalid: use https://"),
+        ("file:///etc/passwd#m", "is invalid: use https://"),
         ("http://host/v1", "http://host/v1#model"),
-        ("http://user:pw@host/v1#m", "not into its URL"),
-        ("x" * 5000, "There is offline"),
+        ("http://user:pw@host/v1#m", "contains a key: set the key in the environment (key_env) instead"),
+        ("x" * 5000, "Use offline"),
     ],
 )
-def test_an_unknown_model_is_answered_with_what_exists(spec: str, words: str) -> None:
+def test_an_unknown_model_is_refused_with_suggestions(spec: str, words: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         pool().resolve(spec, trusted=True)
     assert words in str(caught.value)
@@ -106,12 +106,12 @@ def test_an_unknown_model_is_answered_with_what_exists(spec: str, words: str) ->
     assert "pw" not in str(caught.value)
 
 
-def test_the_list_of_what_exists_has_everything() -> None:
+def test_the_list_of_models_contains_aliases_endpoints_and_presets() -> None:
     models = pool(endpoints={"lab": {"url": "http://lab/v1"}}, aliases={"house": "lab:m"})
     assert models.names == ["offline", "house", "lab:…", "ollama:…", "openai:…", "openrouter:…", "vllm:…"]
 
 
-def test_an_alias_stands_for_a_model_as_an_llm_config_id_does() -> None:
+def test_an_alias_can_be_a_uuid_and_refer_to_another_alias() -> None:
     identity = "503c2b0d-e178-4c47-b898-a77b90fa33d2"
     models = pool(aliases={identity: "house", "house": "openrouter/google/gemini-2.5-flash"})
     assert models.resolve(identity).name == "openrouter:google/gemini-2.5-flash"
@@ -120,12 +120,12 @@ def test_an_alias_stands_for_a_model_as_an_llm_config_id_does() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"aliases": {"a": "b", "b": "a"}}, "a → b → a go in circles"),
-        ({"aliases": {"a": "nonsense"}}, "no model 'nonsense'"),
-        ({"default": "nonsense"}, "no model 'nonsense'"),
+        ({"aliases": {"a": "b", "b": "a"}}, "a → b → a form a cycle"),
+        ({"aliases": {"a": "nonsense"}}, "model 'nonsense' not found"),
+        ({"default": "nonsense"}, "model 'nonsense' not found"),
         ({"endpoints": {"lab": {}}}, "'lab' needs a url"),
-        ({"endpoints": {"lab": {"url": "ftp://lab"}}}, "looks like https://"),
-        ({"endpoints": {"offline": {"url": "http://lab/v1"}}}, "cannot be called 'offline'"),
+        ({"endpoints": {"lab": {"url": "ftp://lab"}}}, "is invalid: use https://"),
+        ({"endpoints": {"offline": {"url": "http://lab/v1"}}}, "cannot have the name 'offline'"),
         ({"endpoints": {"Not ok": {"url": "http://lab/v1"}}}, "endpoints"),
         ({"endpoints": {"lab": {"url": "http://lab/v1", "pasword": "x-secret"}}}, "endpoints.lab.pasword"),
         ({"total_timeout": 0}, "total_timeout"),
@@ -133,7 +133,7 @@ def test_an_alias_stands_for_a_model_as_an_llm_config_id_does() -> None:
         ({"enpoints": {}}, "enpoints"),
     ],
 )
-def test_settings_that_are_wrong_are_found_at_start(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused_at_start(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(StartupError) as caught:
         ModelPool(settings, environment={})
     assert words in str(caught.value)
@@ -146,7 +146,7 @@ def test_an_alias_does_not_need_its_key_before_it_is_used() -> None:
         models.resolve("smart")
 
 
-def test_an_endpoint_of_ones_own_has_a_url_and_a_key() -> None:
+def test_a_custom_endpoint_has_its_own_url_and_key() -> None:
     models = pool(
         {"LAB_KEY": "lab-secret"}, endpoints={"lab": {"url": "http://lab/v1/", "key_env": "LAB_KEY"}}
     )
@@ -157,7 +157,7 @@ def test_an_endpoint_of_ones_own_has_a_url_and_a_key() -> None:
         pool({}, endpoints={"lab": {"url": "http://lab/v1", "key_env": "LAB_KEY"}}).resolve("lab:m")
 
 
-def test_a_preset_pointed_elsewhere_does_not_take_the_providers_key_there() -> None:
+def test_a_preset_with_another_url_does_not_send_the_providers_key() -> None:
     found = http_model(pool(endpoints={"openai": {"url": "http://127.0.0.1:9/v1"}}), "openai:m")
     assert "Authorization" not in found.endpoint.headers(stream=True)
 
@@ -169,18 +169,19 @@ def test_a_key_in_the_settings_wins_over_the_environment() -> None:
     assert "from-settings" not in repr(settings)
 
 
-def test_a_definition_cannot_send_prompts_to_a_url_of_its_own() -> None:
-    with pytest.raises(InvalidInput, match="no model endpoint of the settings"):
+def test_an_untrusted_definition_cannot_use_an_unconfigured_url() -> None:
+    with pytest.raises(InvalidInput, match=r"^unknown model endpoint http://169\.254\.169\.254/v1: "):
         pool().resolve("http://169.254.169.254/v1#m")
 
 
-def test_a_url_that_the_settings_know_is_that_endpoint() -> None:
+def test_a_configured_url_resolves_to_its_endpoint() -> None:
     models = pool(endpoints={"lab": {"url": "http://lab/v1", "key": "k-lab"}}, aliases={"a": "http://b/v1#m"})
     assert http_model(models, "http://lab/v1/#m").endpoint is http_model(models, "lab:n").endpoint
-    assert http_model(models, "a").endpoint.url == "http://b/v1"  # the operator wrote it
+    # An alias is in the settings, so its URL is trusted.
+    assert http_model(models, "a").endpoint.url == "http://b/v1"
 
 
-def test_a_url_that_nobody_configured_gets_no_key() -> None:
+def test_an_unconfigured_url_gets_no_key() -> None:
     found = http_model(pool(), "http://other/v1#m", trusted=True)
     assert "Authorization" not in found.endpoint.headers(stream=True)
     assert found.name == "http://other/v1#m"
@@ -193,7 +194,7 @@ async def test_models_of_one_endpoint_share_its_connections_and_close_together(s
         assert one.endpoint is two.endpoint
         assert (await one.complete(ASK)).text == "You asked: Hello"
         client = one.endpoint.client
-        await one.close()  # not its connections to close
+        await one.close()  # the pool owns the connections
         assert (await two.complete(ASK)).text == "You asked: Hello"
         assert one.endpoint.client is client and not client.is_closed
     assert client.is_closed
@@ -211,14 +212,14 @@ async def test_a_single_model_closes_its_own_connections(server: ModelServer) ->
     assert client.is_closed
 
 
-def test_the_limits_of_the_settings_are_those_of_the_model() -> None:
+def test_the_limits_in_the_settings_apply_to_the_model() -> None:
     model = resolve_model("ollama:m", {"total_timeout": 7, "max_answer_bytes": 10, "retries": 1})
     assert isinstance(model, OpenAICompatibleModel)
     limits = model.endpoint.limits
     assert (limits.total, limits.max_text, limits.retries) == (7, 10, 1)
 
 
-def test_keys_come_from_the_real_environment_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_read_from_the_process_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(StartupError, match="OPENAI_API_KEY"):
         resolve_model("openai:m")

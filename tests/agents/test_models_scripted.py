@@ -1,4 +1,4 @@
-"""The models for tests."""
+"""The scripted model and the function model, which are for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from breadcrumbs.agents.models.streaming import stream_words
 ASK = ModelRequest((PromptMessage("user", "Hello"),))
 
 
-async def test_replies_come_in_order_and_requests_are_kept() -> None:
+async def test_replies_are_returned_in_order_and_requests_are_recorded() -> None:
     calls = ModelReply("", tool_calls=(ToolCall("1", "clock", "{}"),))
     model = ScriptedModel(["first", calls])
     other = ModelRequest((PromptMessage("user", "Again"),))
@@ -29,16 +29,16 @@ async def test_replies_come_in_order_and_requests_are_kept() -> None:
     assert model.remaining == 0
 
 
-async def test_an_exception_is_raised_when_its_turn_comes() -> None:
+async def test_a_scripted_exception_is_raised_in_order() -> None:
     model = ScriptedModel([ModelError("overloaded", retry=True), "fine"])
     with pytest.raises(ModelError, match="overloaded"):
         await model.complete(ASK)
     assert (await model.complete(ASK)).text == "fine"
 
 
-async def test_a_script_that_ran_out_says_so() -> None:
+async def test_a_call_after_the_last_scripted_reply_is_an_error() -> None:
     model = ScriptedModel([])
-    with pytest.raises(ModelError, match="asked 1 times, but the script has 0 replies") as caught:
+    with pytest.raises(ModelError, match="called 1 times, but the script has 0 replies") as caught:
         await model.complete(ASK)
     assert not caught.value.retry
 
@@ -65,13 +65,13 @@ async def test_streamed_words_add_up_to_the_text(text: str) -> None:
     assert "" not in pieces
 
 
-async def test_a_function_answers_as_a_model() -> None:
+async def test_a_function_can_be_a_model() -> None:
     model = FunctionModel(lambda request: f"you wrote {request.messages[-1].content}")
     assert (await model.complete(ASK)).text == "you wrote Hello"
     assert model.requests == [ASK]
 
 
-async def test_the_function_may_be_async_and_may_raise() -> None:
+async def test_the_function_can_be_async_and_can_raise() -> None:
     async def answer(request: ModelRequest) -> ModelReply:
         if len(request.messages) > 1:
             raise ValueError("too much")
@@ -83,7 +83,7 @@ async def test_the_function_may_be_async_and_may_raise() -> None:
         await model.complete(ModelRequest(ASK.messages * 2))
 
 
-async def test_both_are_models() -> None:
+async def test_scripted_and_function_models_implement_the_protocol() -> None:
     models: list[Model] = [ScriptedModel([]), FunctionModel(lambda _: "")]
     for model in models:
         await model.close()

@@ -1,4 +1,4 @@
-"""The toolbox, and the tools that settings name."""
+"""The toolbox, and tools loaded from settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tools import CONTEXT
 # --- The toolbox ---------------------------------------------------------------------------------------
 
 
-def test_a_toolbox_gives_only_what_is_allowed() -> None:
+def test_a_toolbox_returns_only_allowed_tools() -> None:
     box = shipped_tools()
     assert box.names == ["breadcrumb_search", "calculator", "clock", "random"]
     allowed = box.allowed(["clock", "calculator", "clock"])
@@ -26,17 +26,17 @@ def test_a_toolbox_gives_only_what_is_allowed() -> None:
     assert [spec.name for spec in allowed.specs] == ["clock", "calculator"]
     assert "random" not in allowed
     assert len(box.allowed([])) == 0
-    with pytest.raises(InvalidInput, match="there is no tool 'random'; there are: calculator, clock"):
+    with pytest.raises(InvalidInput, match="tool 'random' not found; available: calculator, clock"):
         allowed.get("random")
-    with pytest.raises(InvalidInput, match="there is no tool 'x', 'y'; there are: breadcrumb_search, calc"):
+    with pytest.raises(InvalidInput, match="tool 'x', 'y' not found; available: breadcrumb_search, calc"):
         box.allowed(["clock", "x", "y"])
-    with pytest.raises(InvalidInput, match="there are: none"):
+    with pytest.raises(InvalidInput, match="available: none"):
         Toolbox().get("clock")
 
 
 def test_two_tools_cannot_have_one_name() -> None:
     box = shipped_tools()
-    with pytest.raises(InvalidInput, match="already"):
+    with pytest.raises(InvalidInput, match="duplicate tool name"):
         box.add(box.get("clock"))
     assert "clock" in shipped_tools()
 
@@ -54,7 +54,7 @@ def test_the_catalogue_is_a_breadcrumb_that_shows_a_model_names_and_descriptions
     assert set(seen) == {"tools"}
 
 
-# --- Tools that settings name --------------------------------------------------------------------------
+# --- Tools from settings -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ async def test_tools_named_in_settings_are_loaded() -> None:
 
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
-        ("my_tools", "not named like package.module:function"),
-        ("my_tools:", "not named like"),
-        (":hello", "not named like"),
-        ("my tools:hello", "not named like"),
-        ("../my_tools:hello", "not named like"),
-        ("", "not named like"),
+        ("my_tools", "write package.module:function"),
+        ("my_tools:", "invalid tool name"),
+        (":hello", "invalid tool name"),
+        ("my tools:hello", "invalid tool name"),
+        ("../my_tools:hello", "invalid tool name"),
+        ("", "invalid tool name"),
         ("my_tools:nothing", "my_tools has no nothing"),
         ("my_tools:number", "not a function, but a int"),
         ("my_tools:Group", "not a function, but a type"),
@@ -117,8 +117,8 @@ async def test_tools_named_in_settings_are_loaded() -> None:
         ("leaving_tools:x", "SystemExit: 2"),
     ],
 )
-def test_an_entry_that_names_no_tool_fails_at_the_start_and_says_why(spec: str, told: str) -> None:
+def test_an_invalid_tool_entry_is_refused_at_start_with_the_reason(spec: str, message: str) -> None:
     with pytest.raises(StartupError) as caught:
         load_tools([spec])
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert repr(spec) in str(caught.value)

@@ -1,4 +1,4 @@
-"""`@tool` and its parameters: what a model is told, and what becomes of what it writes."""
+"""Parameters of `@tool`: the JSON schema for the model, and the conversion of its arguments."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Tree(BaseModel):
     below: list[Tree] = []
 
 
-def takes(annotation: Any, **default: Any) -> Tool:
-    """A tool with one parameter `value` of this type, which returns the type of what it was given."""
+def tool_with(annotation: Any, **default: Any) -> Tool:
+    """Return a tool with one parameter `value` of this type. It returns the type and repr of its argument."""
     parameter = default.get("default", ...)
 
     def function(value: Any) -> str:
@@ -54,7 +54,7 @@ def takes(annotation: Any, **default: Any) -> Tool:
     return tool(function)
 
 
-# --- What a model is told ------------------------------------------------------------------------------
+# --- The schema for the model --------------------------------------------------------------------------
 
 SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (int, {"type": "integer"}),
@@ -89,7 +89,7 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("annotation", "expected"), SCHEMAS, ids=lambda value: str(value)[:40])
 def test_the_type_of_a_parameter_becomes_its_json_schema(annotation: Any, expected: dict[str, Any]) -> None:
-    assert takes(annotation).parameters == {
+    assert tool_with(annotation).parameters == {
         "type": "object",
         "properties": {"value": expected},
         "required": ["value"],
@@ -108,7 +108,7 @@ def test_models_enums_dataclasses_and_typed_dicts_become_definitions() -> None:
     assert definitions["Level"] == {"type": "integer", "enum": [1, 2]}
     assert definitions["Place"] == {
         "type": "object",
-        "description": "Where it is.",
+        "description": "Position of the sign.",
         "properties": {
             "city": {"type": "string"},
             "title": {"type": "string", "default": "none", "description": "What it says on the sign"},
@@ -141,9 +141,9 @@ def test_defaults_are_shown_and_make_a_parameter_optional() -> None:
     assert properties["exact"]["default"] is False
 
 
-def test_a_default_that_is_no_json_is_left_out_of_the_schema() -> None:
+def test_a_default_that_is_not_json_is_left_out_of_the_schema() -> None:
     nothing = object()
-    made = takes(Any, default=nothing)
+    made = tool_with(Any, default=nothing)
     assert made.parameters["properties"] == {"value": {}}
     assert "required" not in made.parameters
 
@@ -151,7 +151,7 @@ def test_a_default_that_is_no_json_is_left_out_of_the_schema() -> None:
 @pytest.mark.parametrize(
     "name", ["schema", "json", "copy", "model_config", "_hidden", "title", "arg_1", "validate"]
 )
-async def test_a_parameter_may_have_any_name(name: str) -> None:
+async def test_a_parameter_can_have_any_name(name: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def echo({name}: int, last: int = 2): return [{name}, last]", namespace)
     made = tool(namespace["echo"])
@@ -219,7 +219,7 @@ def test_a_tool_without_parameters_takes_an_empty_object() -> None:
     assert whatever() == "pong"
 
 
-def test_types_that_are_local_to_the_defining_function_are_found() -> None:
+def test_types_local_to_the_defining_function_are_resolved() -> None:
     class Local(BaseModel):
         number: int
 
@@ -229,7 +229,7 @@ def test_types_that_are_local_to_the_defining_function_are_found() -> None:
     assert take.parameters["$defs"]["Local"]["required"] == ["number"]
 
 
-def test_a_result_type_that_exists_for_type_checkers_only_does_no_harm() -> None:
+def test_an_unresolvable_return_type_is_ignored() -> None:
     @tool
     def make(value: int) -> NotThere:  # type: ignore[name-defined]  # noqa: F821
         return value
@@ -274,48 +274,48 @@ class Holder:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
-        (untyped, "parameter 'a' has no type: write for example `a: str`"),
-        (variadic, "name every parameter"),
-        (keywords, "name every parameter"),
+        (untyped, "parameter 'a' has no type: write, for example, `a: str`"),
+        (variadic, "declare every parameter"),
+        (keywords, "declare every parameter"),
         (unknown_type, "NotThere"),
         (callback, "a type cannot be described"),
         (an_object, "a type cannot be described"),
-        (generator, "does not yield"),
-        (async_generator, "does not yield"),
+        (generator, "cannot be a generator"),
+        (async_generator, "cannot be a generator"),
         (Holder.method, "parameter 'self' has no type"),
-        (lambda: 1, "cannot be the name"),
+        (lambda: 1, "invalid tool name"),
     ],
 )
-def test_what_cannot_be_described_to_a_model_is_refused_when_it_becomes_a_tool(
-    function: Callable[..., Any], told: str
+def test_a_function_without_a_json_schema_is_refused_by_the_decorator(
+    function: Callable[..., Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
         tool(function)
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "x" * 65])
-def test_a_name_that_no_model_api_takes_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot be the name"):
+def test_a_name_that_model_apis_reject_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="invalid tool name"):
         tool(name=name)(Holder().method)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan])
-def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
-    with pytest.raises(InvalidInput, match="time limit"):
+def test_an_invalid_time_limit_is_refused(timeout: float) -> None:
+    with pytest.raises(InvalidInput, match="timeout must be"):
         tool(timeout=timeout)(Holder().method)
 
 
-# --- What becomes of what it writes --------------------------------------------------------------------
+# --- Arguments from the model --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("annotation", "given", "expected"),
     [
         (int, 3, "int: 3"),
-        (int, "3", "int: 3"),  # many models quote numbers
+        (int, "3", "int: 3"),  # many models put numbers in quotes
         (float, 3, "float: 3.0"),
         (list[int], [1, 2], "list: [1, 2]"),
         (tuple[int, ...], [1, 2], "tuple: (1, 2)"),
@@ -330,10 +330,10 @@ def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
         (list[Place], [{"city": "Ulm", "title": "Hi"}], "list: [Place(city='Ulm', title='Hi')]"),
     ],
 )
-async def test_arguments_arrive_as_the_types_that_the_function_asks_for(
+async def test_arguments_are_converted_to_the_annotated_types(
     annotation: Any, given: Any, expected: str
 ) -> None:
-    made = takes(annotation)
+    made = tool_with(annotation)
     for arguments in ({"value": given}, orjson.dumps({"value": given}).decode()):
         result = await made.run(arguments, CONTEXT)
         assert (result.ok, result.output, result.error) == (True, expected, None)
@@ -351,7 +351,7 @@ def _explodes(value: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "arguments", "told"),
+    ("annotation", "arguments", "message"),
     [
         (int, "not json", "the arguments are not valid JSON"),
         (int, '{"value": 1', "the arguments are not valid JSON"),
@@ -367,8 +367,8 @@ def _explodes(value: int) -> int:
         (int, {"value": "many"}, "'value': input should be a valid integer"),
         (int, {"value": None}, "'value': input should be a valid integer"),
         (int, {"value": 1.5}, "'value': input should be a valid integer"),
-        (int, {"value": 1, "other": 2}, "there is no argument 'other'"),
-        (int, {"value": 1, "arg_0": 2}, "there is no argument 'arg_0'"),
+        (int, {"value": 1, "other": 2}, "unknown argument 'other'"),
+        (int, {"value": 1, "arg_0": 2}, "unknown argument 'arg_0'"),
         (int, '{"value": 99999999999999999999999}', "does not fit into 64 bits"),
         (str, {"value": 3}, "'value': input should be a valid string"),
         (list[int], {"value": [1, "x"]}, "'value.1': input should be a valid integer"),
@@ -378,13 +378,13 @@ def _explodes(value: int) -> int:
         (Annotated[int, Field(le=3)], {"value": 4}, "less than or equal to 3"),
         (Annotated[int, AfterValidator(_even)], {"value": 3}, "must be even"),
         (Annotated[int, AfterValidator(_explodes)], {"value": 3}, "RuntimeError: in the validator"),
-        (str, {"value": "x" * MAX_ARGUMENT_BYTES}, "bytes, at most"),
+        (str, {"value": "x" * MAX_ARGUMENT_BYTES}, "bytes, the limit is"),
         (Any, '{"value": ' + "[" * 100 + "]" * 100 + "}", "nests deeper"),
         (Any, "{" * 5000, "not valid JSON"),
     ],
 )
-async def test_wrong_arguments_come_back_as_one_sentence_that_a_model_can_act_on(
-    annotation: Any, arguments: Any, told: str
+async def test_invalid_arguments_are_explained_to_the_model_in_one_sentence(
+    annotation: Any, arguments: Any, message: str
 ) -> None:
     called = False
 
@@ -396,14 +396,14 @@ async def test_wrong_arguments_come_back_as_one_sentence_that_a_model_can_act_on
     result = await tool(function).run(arguments, CONTEXT)
     assert (result.ok, result.output, called) == (False, None, False)
     assert result.error is not None
-    assert told in result.error
+    assert message in result.error
     assert "\n" not in result.error
     assert len(result.error) < 1000
-    if "RuntimeError" not in told:
+    if "RuntimeError" not in message:
         assert 'expected {"value": ' in result.error
 
 
-async def test_the_expectation_is_spelled_out() -> None:
+async def test_an_argument_error_contains_the_expected_arguments() -> None:
     @tool
     def order(what: str, colour: Colour, where: Place, sizes: list[int], note: str | None = None) -> None: ...
 
@@ -413,17 +413,17 @@ async def test_the_expectation_is_spelled_out() -> None:
         '"sizes": [integer, …], "note": string or null (optional)}'
     ) in error
     nothing = await tool(name="nothing")(lambda: 1).run({"a": 1}, CONTEXT)
-    assert nothing.error == "nothing: there is no argument 'a'; expected no arguments: {}"
+    assert nothing.error == "nothing: unknown argument 'a'; expected no arguments: {}"
 
 
-async def test_a_tool_that_takes_nothing_may_be_called_with_nothing() -> None:
+async def test_a_tool_without_parameters_can_be_called_without_arguments() -> None:
     ping = tool(name="ping")(lambda: "pong")
     nothing: list[str | dict[str, Any]] = ["", "  ", "{}", "null", {}]
     for arguments in nothing:
         assert (await ping.run(arguments, CONTEXT)).output == "pong"
 
 
-async def test_the_context_is_filled_in_and_unknown_to_the_model() -> None:
+async def test_the_context_is_injected_and_hidden_from_the_model() -> None:
     @tool
     async def who(turn: ToolContext, name: str, same: ToolContext | None = None) -> list[Any]:
         return [turn.session_id, turn.agent_id, turn.trigger_id, name, same is turn]
@@ -432,10 +432,10 @@ async def test_the_context_is_filled_in_and_unknown_to_the_model() -> None:
     assert (await who.run({"name": "Ada"}, CONTEXT)).output == ["abc", "assistant", "trigger-1", "Ada", True]
     forged = await who.run({"name": "Ada", "turn": {"session_id": "other"}}, CONTEXT)
     assert forged.error is not None
-    assert "there is no argument 'turn'" in forged.error
+    assert "unknown argument 'turn'" in forged.error
 
 
-async def test_functions_of_every_kind_can_be_tools() -> None:
+async def test_any_kind_of_callable_can_be_a_tool() -> None:
     async def coroutine(value: int) -> int:
         await anyio.sleep(0.001)
         return value
@@ -462,7 +462,7 @@ async def test_functions_of_every_kind_can_be_tools() -> None:
         assert (result.output, result.error) == (expected, None), made
 
 
-async def test_a_default_that_a_call_changes_is_whole_again_in_the_next() -> None:
+async def test_a_mutable_default_is_fresh_for_every_call() -> None:
     @tool
     def collect(item: str, into: list[str] = []) -> list[str]:  # noqa: B006
         into.append(item)

@@ -1,4 +1,4 @@
-"""What a tool returns, as JSON that a model can read."""
+"""Conversion of tool results to JSON for the model."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_results_with_a_sensible_json_form_are_converted(result: Any, expected: Any) -> None:
+async def test_results_with_a_json_form_are_converted(result: Any, expected: Any) -> None:
     @tool
     def give() -> Any:
         return result
@@ -108,31 +108,31 @@ class Anything(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (object, "holds a object, which is not JSON"),
+        (object, "contains a object, which is not JSON"),
         (lambda: [{"a": threading.Lock()}], "which is not JSON"),
-        (lambda: b"\xff\xfe", "holds a bytes, which is not JSON"),
+        (lambda: b"\xff\xfe", "contains a bytes, which is not JSON"),
         (lambda: len, "which is not JSON"),
         (lambda: Place, "which is not JSON"),
-        (lambda: (i for i in range(3)), "has to be read first"),
-        (lambda: {"a": iter([1])}, "has to be read first"),
+        (lambda: (i for i in range(3)), "return a list instead"),
+        (lambda: {"a": iter([1])}, "return a list instead"),
         (lambda: {(1, 2): 3}, "JSON keys are text"),
         (lambda: {None: 3}, "JSON keys are text"),
         (_recursive, "contains itself"),
         (lambda: _deep(33), "nests deeper than 32 levels"),
         (lambda: _deep(100_000), "nests deeper than 32 levels"),
-        (lambda: Anything(thing=object()), "holds a Anything that is not JSON"),
+        (lambda: Anything(thing=object()), "contains a Anything that is not JSON"),
         (lambda: 10**5000, "thousands of digits"),
-        (lambda: ["x" * 1000] * 100, "more than 64 KiB"),
-        (lambda: ["\x01" * 20_000], "more than 64 KiB"),
-        (lambda: range(10**15), "more than 64 KiB"),
-        (lambda: {str(i): i for i in range(100_000)}, "more than 64 KiB"),
+        (lambda: ["x" * 1000] * 100, "larger than 64 KiB"),
+        (lambda: ["\x01" * 20_000], "larger than 64 KiB"),
+        (lambda: range(10**15), "larger than 64 KiB"),
+        (lambda: {str(i): i for i in range(100_000)}, "larger than 64 KiB"),
     ],
 )
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_results_without_a_json_form_are_errors_that_say_so(
-    kind: str, make: Callable[[], Any], told: str
+async def test_results_without_a_json_form_are_errors_with_a_reason(
+    kind: str, make: Callable[[], Any], message: str
 ) -> None:
     @tool
     def give() -> Any:
@@ -145,17 +145,17 @@ async def test_results_without_a_json_form_are_errors_that_say_so(
     answer = await (give if kind == "sync" else give_async).run({}, CONTEXT)
     assert (answer.ok, answer.output) == (False, None)
     assert answer.error is not None
-    assert told in answer.error
+    assert message in answer.error
 
 
-def test_a_value_that_stands_twice_in_a_result_is_no_recursion() -> None:
+def test_a_value_that_occurs_twice_in_a_result_is_not_recursion() -> None:
     shared = [1]
     assert as_json({"a": shared, "b": [shared, shared]}) == {"a": [1], "b": [[1], [1]]}
     assert as_json(_deep(32)) == _deep(32)
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\x01", "🍞", '"'])
-def test_a_text_that_is_too_long_is_cut_and_says_so(character: str) -> None:
+def test_a_text_that_is_too_long_is_cut_with_a_note(character: str) -> None:
     whole = character * 100_000
     cut = as_json(whole)
     size = len(orjson.dumps(cut))
@@ -165,7 +165,7 @@ def test_a_text_that_is_too_long_is_cut_and_says_so(character: str) -> None:
     assert note == f"{len(kept):,} of 100,000 characters]"
 
 
-def test_a_text_that_just_fits_is_left_alone() -> None:
+def test_a_text_at_the_size_limit_is_unchanged() -> None:
     whole = "a" * (MAX_OUTPUT_BYTES - 2)
     assert as_json(whole) == whole
     assert as_json(whole + "a") != whole + "a"

@@ -1,4 +1,4 @@
-"""Tools that run: those that hang and those that raise."""
+"""Execution of tools that hang or raise."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_an_async_tool_that_hangs_is_stopped_at_its_time_limit() -> None:
     assert stopped
 
 
-async def test_an_async_tool_that_resists_being_stopped_is_late_all_the_same() -> None:
+async def test_an_async_tool_that_resists_cancellation_times_out() -> None:
     @tool(timeout=0.05)
     async def answers_anyway() -> str:
         try:
@@ -60,7 +60,7 @@ async def test_an_async_tool_that_resists_being_stopped_is_late_all_the_same() -
         assert (await made.run({}, CONTEXT)).error == f"{made.name}: did not finish within 0.05 s"
 
 
-async def test_a_sync_tool_that_hangs_holds_up_nobody() -> None:
+async def test_a_sync_tool_that_hangs_does_not_block_the_event_loop() -> None:
     release = threading.Event()
 
     @tool(timeout=0.1)
@@ -86,7 +86,7 @@ async def test_a_sync_tool_that_hangs_holds_up_nobody() -> None:
         release.set()
 
 
-async def test_a_sync_tool_that_hangs_uses_up_its_own_threads_and_gets_them_back() -> None:
+async def test_a_sync_tool_that_hangs_uses_only_its_own_threads_and_recovers_them() -> None:
     release = threading.Event()
     before = threading.active_count()
 
@@ -112,14 +112,14 @@ async def test_a_sync_tool_that_hangs_uses_up_its_own_threads_and_gets_them_back
             assert errors == ["hang: did not finish within 0.5 s"] * MAX_THREADS
         assert threading.active_count() <= before + MAX_THREADS
         assert (await other.run({}, CONTEXT)).output == "fine"
-        # Nothing of it can run while all of its threads hang.
+        # No further call can run while all threads of the tool hang.
         assert not (await hang.run({"wait": False}, CONTEXT)).ok
     finally:
         release.set()
     assert (await hang.run({"wait": False}, CONTEXT)).output == "done"
 
 
-async def test_more_quick_calls_than_threads_all_get_their_turn() -> None:
+async def test_more_concurrent_calls_than_threads_all_complete() -> None:
     @tool
     def quick(number: int) -> int:
         time.sleep(0.001)
@@ -136,7 +136,7 @@ async def test_more_quick_calls_than_threads_all_get_their_turn() -> None:
     assert sorted(outputs) == list(range(3 * MAX_THREADS))
 
 
-def test_a_tool_that_hangs_for_ever_does_not_keep_the_process_from_ending() -> None:
+def test_a_tool_that_hangs_does_not_prevent_the_process_from_exiting() -> None:
     program = """
         import asyncio, time
         from uuid import UUID
@@ -159,7 +159,7 @@ def test_a_tool_that_hangs_for_ever_does_not_keep_the_process_from_ending() -> N
     assert ended.stderr == ""
 
 
-def test_a_tool_can_be_used_by_one_event_loop_after_another() -> None:
+def test_a_tool_can_be_used_by_several_event_loops_in_succession() -> None:
     ping = tool(name="ping")(lambda: "pong")
     for _ in range(3):
         assert asyncio.run(ping.run({}, CONTEXT)).output == "pong"
@@ -167,7 +167,7 @@ def test_a_tool_can_be_used_by_one_event_loop_after_another() -> None:
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_cancellation_from_outside_passes_through(kind: str, native: bool) -> None:
+async def test_cancellation_from_outside_is_propagated(kind: str, native: bool) -> None:
     release = threading.Event()
     started = anyio.Event()
 
@@ -211,7 +211,7 @@ class Unspeakable(Exception):
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "message"),
     [
         (ValueError("too small"), "failed: ValueError: too small"),
         (KeyError("name"), "failed: KeyError: 'name'"),
@@ -232,8 +232,8 @@ class Unspeakable(Exception):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_what_a_tool_raises_comes_back_as_one_line(
-    kind: str, failure: BaseException, told: str
+async def test_an_exception_of_a_tool_is_returned_as_one_line(
+    kind: str, failure: BaseException, message: str
 ) -> None:
     @tool(name="failing")
     def failing() -> None:
@@ -246,7 +246,7 @@ async def test_what_a_tool_raises_comes_back_as_one_line(
     result = await (failing if kind == "sync" else failing_async).run({}, CONTEXT)
     assert (result.ok, result.output) == (False, None)
     assert result.error is not None
-    assert told in result.error
+    assert message in result.error
     assert "Traceback" not in result.error
     assert "\n" not in result.error
     assert len(result.error) < 700
@@ -254,19 +254,19 @@ async def test_what_a_tool_raises_comes_back_as_one_line(
     orjson.dumps(result.error)
 
 
-async def test_a_tool_that_awaits_something_cancelled_does_not_end_the_turn() -> None:
+async def test_a_tool_that_awaits_a_cancelled_task_does_not_cancel_the_turn() -> None:
     @tool
-    async def awaits_the_dead() -> None:
+    async def awaits_cancelled_task() -> None:
         task = asyncio.create_task(anyio.sleep(10))
         task.cancel()
         await task
 
-    result = await awaits_the_dead.run({}, CONTEXT)
-    assert result.error == "awaits_the_dead was cancelled from within"
+    result = await awaits_cancelled_task.run({}, CONTEXT)
+    assert result.error == "awaits_cancelled_task was cancelled by its own code"
     await anyio.sleep(0.001)
 
 
-async def test_an_interrupt_passes_through() -> None:
+async def test_a_keyboard_interrupt_is_propagated() -> None:
     @tool
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -275,7 +275,7 @@ async def test_an_interrupt_passes_through() -> None:
         await interrupted.run({}, CONTEXT)
 
 
-async def test_errors_hold_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_contain_no_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "or-v1-abcdef")
     monkeypatch.setenv("OTHER_SECRET", "or-v1-abcdef-and-more")
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody")

@@ -1,4 +1,4 @@
-"""`breadcrumb_search` on a real server: it finds what this session holds and nothing else."""
+"""`breadcrumb_search` on a real server. It finds only breadcrumbs of its own session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def owner() -> UUID:
-    return uuid4()  # the server is shared: a tenant of its own is as good as an empty one
+    return uuid4()  # the server is shared, so each test uses a new owner
 
 
 async def post(
@@ -59,7 +59,7 @@ async def search(store: Store, owner: UUID, session: str | None, **arguments: An
     return found
 
 
-def told(found: list[dict[str, Any]]) -> list[str]:
+def excerpts(found: list[dict[str, Any]]) -> list[str]:
     return [item["excerpt"] for item in found]
 
 
@@ -67,7 +67,10 @@ def told(found: list[dict[str, Any]]) -> list[str]:
 
 
 async def check_isolation(store: Store) -> None:
-    """Two owners with a session of the same name; one of them has a second session and a loose breadcrumb."""
+    """Check that a search never crosses sessions or owners.
+
+    Two owners have a session of the same name. One owner also has a second session and a breadcrumb without one.
+    """
     ours, theirs = uuid4(), uuid4()
     await post(store, ours, "one", "Hello session 1", tags=("user:message",))
     await post(store, ours, "two", "Hello session 2", tags=("user:message",))
@@ -84,15 +87,15 @@ async def check_isolation(store: Store) -> None:
         {"text": "Hello", "schema_name": "user.message.v1", "tags": ["user:message"], "limit": 20},
     ]
     for question in questions:
-        assert set(told(await search(store, ours, "one", **question))) <= {"Hello session 1"}, question
-        assert set(told(await search(store, ours, "two", **question))) <= {"Hello session 2"}, question
-        assert set(told(await search(store, theirs, "one", **question))) <= {"Hello from another tenant"}
+        assert set(excerpts(await search(store, ours, "one", **question))) <= {"Hello session 1"}, question
+        assert set(excerpts(await search(store, ours, "two", **question))) <= {"Hello session 2"}, question
+        assert set(excerpts(await search(store, theirs, "one", **question))) <= {"Hello from another tenant"}
         assert await search(store, uuid4(), "one", **question) == []
         assert await search(store, ours, "three", **question) == []
-    assert told(await search(store, ours, "one", text="hello")) == ["Hello session 1"]
+    assert excerpts(await search(store, ours, "one", text="hello")) == ["Hello session 1"]
 
 
-async def test_a_search_finds_its_own_session_only(store: Store) -> None:
+async def test_a_search_finds_only_its_own_session(store: Store) -> None:
     await check_isolation(store)
 
 
@@ -148,10 +151,10 @@ async def test_no_argument_can_name_another_session(
     result = await breadcrumb_search.run(arguments, ToolContext(owner, "one", AGENT, "trigger", store))
     assert (result.ok, result.output) == (False, None)
     assert result.error is not None
-    assert "there is no argument" in result.error or "leave session: tags out" in result.error
+    assert "unknown argument" in result.error or "remove the session: tags" in result.error
 
 
-def test_the_schema_of_the_search_speaks_of_no_session() -> None:
+def test_the_schema_of_the_search_has_no_session_parameter() -> None:
     assert set(breadcrumb_search.parameters["properties"]) == {"text", "schema_name", "tags", "limit"}
     assert breadcrumb_search.parameters["additionalProperties"] is False
 
@@ -162,18 +165,18 @@ async def test_a_schema_name_that_looks_like_a_session_finds_nothing(store: Stor
         assert await search(store, owner, "one", schema_name=name) == []
 
 
-async def test_without_a_session_there_is_an_error_and_never_everything(store: Store, owner: UUID) -> None:
+async def test_a_search_without_a_session_or_a_store_is_an_error(store: Store, owner: UUID) -> None:
     await post(store, owner, None, "Hello from no session")
     await post(store, owner, "one", "Hello session 1")
     result = await breadcrumb_search.run({"text": "hello"}, ToolContext(owner, None, AGENT, "trigger", store))
     assert (result.ok, result.output) == (False, None)
     assert result.error is not None
-    assert "no session" in result.error
+    assert "needs a session" in result.error
     no_store = await breadcrumb_search.run({}, ToolContext(owner, "one", AGENT, "trigger", None))
-    assert no_store.error == "breadcrumb_search: there is no store to search in"
+    assert no_store.error == "breadcrumb_search: the search needs a store, and this turn has none"
 
 
-# --- What is never shown -------------------------------------------------------------------------------
+# --- Hidden breadcrumbs and fields ---------------------------------------------------------------------
 
 
 async def test_secrets_private_and_internal_breadcrumbs_are_not_found(store: Store, owner: UUID) -> None:
@@ -193,12 +196,12 @@ async def test_secrets_private_and_internal_breadcrumbs_are_not_found(store: Sto
     await post(store, owner, "one", "the code", schema="tool.response.v1", context=other_result)
     await post(store, owner, "one", "the code is 4716", sensitivity="pii")
     for question in ({}, {"text": "code"}):
-        found = told(await search(store, owner, "one", **question))
+        found = excerpts(await search(store, owner, "one", **question))
         assert found == ["the code is 4716", 'the code {"tool": "calculator", "output": "the code is 4715"}']
     assert await search(store, owner, "one", schema_name="agent.context.v1") == []
 
 
-async def test_what_the_hints_hide_can_neither_be_seen_nor_searched_for(store: Store, owner: UUID) -> None:
+async def test_fields_hidden_by_hints_are_neither_shown_nor_searched(store: Store, owner: UUID) -> None:
     await post(
         store,
         owner,
@@ -208,23 +211,23 @@ async def test_what_the_hints_hide_can_neither_be_seen_nor_searched_for(store: S
         llm_hints={"exclude": ["margin"]},
     )
     assert await search(store, owner, "one", text="forty") == []
-    assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
+    assert excerpts(await search(store, owner, "one", text="offer")) == ["The offer"]
 
 
-async def test_what_older_data_hides_in_its_context_stays_hidden(store: Store, owner: UUID) -> None:
+async def test_fields_hidden_by_hints_in_the_context_stay_hidden(store: Store, owner: UUID) -> None:
     hidden = {"margin": "forty percent", "llm_hints": {"exclude": ["margin"]}}
     await post(store, owner, "one", "The offer", context=hidden)
     assert await search(store, owner, "one", text="forty") == []
-    assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
+    assert excerpts(await search(store, owner, "one", text="offer")) == ["The offer"]
 
 
-async def test_what_the_definition_of_its_schema_hides_stays_hidden(store: Store, owner: UUID) -> None:
-    """Contexts leave it out; a search must not bring it back."""
+async def test_fields_hidden_by_the_schema_definition_stay_hidden(store: Store, owner: UUID) -> None:
+    """A search hides the same fields as a context."""
     shown = {"exclude": ["nothing"]}
     await post(store, owner, None, "old", tags=("defines:offer.v1",), schema="schema.def.v1", llm_hints=shown)
     hides = {"exclude": ["margin"]}
     await post(store, owner, None, "new", tags=("defines:offer.v1",), schema="schema.def.v1", llm_hints=hides)
-    # None of these speaks for everybody.
+    # These definitions are limited to a session, a user or their creator, so they have no effect.
     elsewhere: list[tuple[str | None, tuple[str, ...], dict[str, Any]]] = [
         ("one", (), {}),
         (None, ("user:eve",), {}),
@@ -236,15 +239,15 @@ async def test_what_the_definition_of_its_schema_hides_stays_hidden(store: Store
     await post(store, owner, "one", "The offer", schema="offer.v1", context={"margin": "forty percent"})
     assert await search(store, owner, "one", text="forty") == []
     assert await search(store, owner, "one", text="forty", schema_name="offer.v1") == []
-    assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
+    assert excerpts(await search(store, owner, "one", text="offer")) == ["The offer"]
 
 
-async def test_infrastructure_is_neither_shown_nor_searched(store: Store, owner: UUID) -> None:
+async def test_internal_fields_are_neither_shown_nor_searched(store: Store, owner: UUID) -> None:
     session = "session-with-a-telling-name"
     where = {"trigger_id": "trigger-77", "creator": "somebody", "mood": "good"}
     await post(store, owner, session, "Hi", context=where)
     found = await search(store, owner, session)
-    assert told(found) == ['Hi {"mood": "good"}']
+    assert excerpts(found) == ['Hi {"mood": "good"}']
     assert session not in str(found)
     for word in ("telling", "trigger-77", "somebody"):
         assert await search(store, owner, session, text=word) == []
@@ -285,10 +288,10 @@ async def test_every_filter_narrows_and_the_newest_comes_first(store: Store, own
         "excerpt": "Tea with milk",
         "created_at": crumb.created_at,
     }
-    assert told(await search(store, owner, "one", schema_name="agent.response.v1")) == ["Milk it is"]
+    assert excerpts(await search(store, owner, "one", schema_name="agent.response.v1")) == ["Milk it is"]
 
 
-async def test_at_most_twenty_are_given_and_more_is_said_to_be_there(store: Store, owner: UUID) -> None:
+async def test_results_are_limited_to_twenty_and_report_more(store: Store, owner: UUID) -> None:
     for number in range(MAX_FOUND + 3):
         await post(store, owner, "one", f"message {number}")
     context = ToolContext(owner, "one", AGENT, "trigger", store)
@@ -297,26 +300,26 @@ async def test_at_most_twenty_are_given_and_more_is_said_to_be_there(store: Stor
     most = (await breadcrumb_search.run({"limit": MAX_FOUND}, context)).output
     assert [item["excerpt"] for item in most["found"]] == [f"message {number}" for number in range(22, 2, -1)]
     narrow = (await breadcrumb_search.run({"text": "message 21"}, context)).output
-    assert (told(narrow["found"]), narrow["more"]) == (["message 21"], False)
+    assert (excerpts(narrow["found"]), narrow["more"]) == (["message 21"], False)
     for limit in (0, -1, 21, 10**9):
         refused = await breadcrumb_search.run({"limit": limit}, context)
         assert refused.error is not None
         assert "'limit'" in refused.error
 
 
-async def test_the_excerpt_of_a_long_text_shows_what_was_searched_for(store: Store, owner: UUID) -> None:
+async def test_the_excerpt_of_a_long_text_contains_the_search_term(store: Store, owner: UUID) -> None:
     text = "before " * 200 + "the needle is here " + "after " * 200
     await post(store, owner, "one", text)
-    (excerpt,) = told(await search(store, owner, "one", text="needle"))
+    (excerpt,) = excerpts(await search(store, owner, "one", text="needle"))
     assert "the needle is here" in excerpt
     assert excerpt.startswith("…")
     assert excerpt.endswith("…")
     assert len(excerpt) <= EXCERPT_CHARACTERS + 2
-    (beginning,) = told(await search(store, owner, "one"))
+    (beginning,) = excerpts(await search(store, owner, "one"))
     assert beginning.startswith("before before")
 
 
-async def test_breadcrumbs_with_little_in_them_are_found_too(store: Store, owner: UUID) -> None:
+async def test_a_breadcrumb_without_schema_and_text_is_found(store: Store, owner: UUID) -> None:
     await store.create(owner, BreadcrumbCreate.parse({"tags": ["session:one"], "title": "Only a title"}))
     (found,) = await search(store, owner, "one")
     assert (found["title"], found["schema_name"], found["excerpt"]) == ("Only a title", "", "")

@@ -1,4 +1,4 @@
-"""One `crumb up` for all of these tests; each uses sessions of its own."""
+"""Fixtures of the client tests. They share one `crumb up`, and each test uses its own sessions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.client.support import CrumbUp, client_of
 
-# Slow enough to see an answer being made and to stop it, fast enough to wait for.
-SLOWLY = '{"offline_delay": 0.02}'
+# Delay per word: long enough to observe and cancel an answer, short enough to wait for it.
+SLOW_MODEL = '{"offline_delay": 0.02}'
 
 
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrumbUp]:
-    with CrumbUp(tmp_path_factory.mktemp("up"), CRUMB_MODELS=SLOWLY) as running:
+    with CrumbUp(tmp_path_factory.mktemp("up"), CRUMB_MODELS=SLOW_MODEL) as running:
         yield running
 
 
@@ -34,5 +34,5 @@ async def client(up: CrumbUp, kind: str) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a session that nobody else uses."""
+    """Name of a session that no other test uses."""
     return f"s-{uuid4()}"

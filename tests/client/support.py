@@ -1,4 +1,4 @@
-"""A real `crumb up` to talk to, a line to it that can be cut, and one face for both clients."""
+"""A real `crumb up`, a TCP proxy that can drop replies, and one async interface for both clients."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LIMIT = 60.0
 
 
 def environment(**extra: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("CRUMB_")}
-    return plain | {"NO_PROXY": "127.0.0.1", **extra}
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("CRUMB_")}
+    return inherited | {"NO_PROXY": "127.0.0.1", **extra}
 
 
 class CrumbUp:
-    """A `crumb up` in a process of its own, on data and a port that it keeps when it is started again."""
+    """A `crumb up` in its own process. It keeps its data and its port after a restart."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class CrumbUp:
 
 
 class Line:
-    """A TCP line to a server. It can lose the answers to requests: they arrive, and nobody hears what came of it."""
+    """TCP proxy to a server. It can cut connections, and drop the replies to requests that the server has handled."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -87,7 +87,7 @@ class Line:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.answers_to_lose = 0
         self.lost: list[bytes] = []
-        """The first line of each request whose answer was lost."""
+        """The first line of each request with a dropped reply."""
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -115,7 +115,7 @@ class Line:
     def _serve(self, client: socket.socket) -> None:
         with closing(client), socket.create_connection(self._server) as server:
             self._open |= {client, server}
-            asked = b""
+            request = b""
             try:
                 while True:
                     for ready in select.select([client, server], [], [])[0]:
@@ -123,11 +123,11 @@ class Line:
                         if not piece:
                             return
                         if ready is client:
-                            asked = piece if b" HTTP/1.1\r\n" in piece else asked
+                            request = piece if b" HTTP/1.1\r\n" in piece else request
                             server.sendall(piece)
-                        elif self.answers_to_lose and asked.startswith(b"POST"):
+                        elif self.answers_to_lose and request.startswith(b"POST"):
                             self.answers_to_lose -= 1
-                            self.lost.append(asked.partition(b"\r\n")[0])
+                            self.lost.append(request.partition(b"\r\n")[0])
                             return
                         else:
                             client.sendall(piece)
@@ -144,8 +144,8 @@ def _shut(connection: socket.socket) -> None:
         pass
 
 
-class Awaited:
-    """An ordinary client (or session) that can be awaited, so that one suite tests both clients."""
+class AsyncWrapper:
+    """Async wrapper of the sync client or session, so that one suite tests both clients."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -153,20 +153,20 @@ class Awaited:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
         if name == "session":
-            return lambda *args: Awaited(found(*args))
+            return lambda *args: AsyncWrapper(found(*args))
         if not callable(found):
             return found
         if name in ("list", "events", "sessions", "stream", "turn"):
-            return lambda *args, **options: _stepped(found(*args, **options))
+            return lambda *args, **options: _iterate_in_threads(found(*args, **options))
 
         async def awaited(*args: Any, **options: Any) -> Any:
             made = await anyio.to_thread.run_sync(partial(found, *args, **options), abandon_on_cancel=True)
-            return Awaited(made) if isinstance(made, Session) else made
+            return AsyncWrapper(made) if isinstance(made, Session) else made
 
         return awaited
 
 
-async def _stepped(items: Iterator[Any]) -> AsyncIterator[Any]:
+async def _iterate_in_threads(items: Iterator[Any]) -> AsyncIterator[Any]:
     end = object()
     try:
         while (item := await anyio.to_thread.run_sync(next, items, end, abandon_on_cancel=True)) is not end:
@@ -175,9 +175,9 @@ async def _stepped(items: Iterator[Any]) -> AsyncIterator[Any]:
         try:
             items.close()  # type: ignore[attr-defined]
         except ValueError:
-            pass  # its thread is in the middle of a step: it ends with the connection
+            pass  # a thread is still inside `next`; it ends when the connection closes
 
 
 def client_of(kind: str, url: str, **options: Any) -> Any:
-    """A client of either kind, to be used as an async one."""
-    return AsyncClient(url, **options) if kind == "async" else Awaited(Client(url, **options))
+    """Return a client of this kind with an async interface."""
+    return AsyncClient(url, **options) if kind == "async" else AsyncWrapper(Client(url, **options))

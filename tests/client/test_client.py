@@ -1,4 +1,4 @@
-"""Every call of both clients against a real server."""
+"""Calls of both clients against a real server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_breadcrumb_is_created_read_changed_and_deleted(client: Any, nam
     assert raised.value.status == 404 and raised.value.type == "/docs#problem-not-found"
 
 
-async def test_a_history_of_several_pages_is_read_whole(client: Any, name: str) -> None:
+async def test_a_history_of_several_pages_is_read_completely(client: Any, name: str) -> None:
     written = await client.create("note.v1", session=name, context={"text": "x" * 900_000})
     for number in range(2, 9):
         await client.update(written.id, title=str(number))
@@ -62,7 +62,7 @@ async def test_a_history_of_several_pages_is_read_whole(client: Any, name: str) 
     assert [one.version for one in versions] == list(range(8, 0, -1))
 
 
-async def test_a_change_that_was_made_from_an_old_version_is_refused(client: Any, name: str) -> None:
+async def test_a_change_of_an_old_version_is_refused(client: Any, name: str) -> None:
     written = await client.create("note.v1", session=name)
     await client.update(written.id, title="first")
     for attempt in (
@@ -75,7 +75,7 @@ async def test_a_change_that_was_made_from_an_old_version_is_refused(client: Any
     assert (await client.get(written.id)).title == "first"
 
 
-async def test_the_view_for_models_and_the_whole_differ_where_hints_say_so(client: Any, name: str) -> None:
+async def test_hints_apply_to_the_model_view_and_not_to_the_full_view(client: Any, name: str) -> None:
     written = await client.create(
         "note.v1", {"text": "x", "internal": 1}, session=name, llm_hints={"exclude": ["internal"]}
     )
@@ -83,9 +83,7 @@ async def test_the_view_for_models_and_the_whole_differ_where_hints_say_so(clien
     assert (await client.get_full(written.id)).context["internal"] == 1
 
 
-async def test_the_same_key_gives_the_first_result_and_another_body_is_refused(
-    client: Any, name: str
-) -> None:
+async def test_the_same_key_returns_the_first_result_and_refuses_another_body(client: Any, name: str) -> None:
     first = await client.post("Hello", name, idempotency_key="k", tags=["x"], context={"extra": 1})
     again = await client.post("Hello", name, idempotency_key="k", tags=["x"], context={"extra": 1})
     assert (again.id, again.replayed) == (first.id, True)
@@ -93,7 +91,7 @@ async def test_the_same_key_gives_the_first_result_and_another_body_is_refused(
         await client.post("Other", name, idempotency_key="k")
 
 
-async def test_any_other_request_has_a_reply_or_the_error_of_its_problem(client: Any, name: str) -> None:
+async def test_a_raw_request_returns_the_reply_or_raises_its_problem(client: Any, name: str) -> None:
     document = {"schema_name": "note.v1", "title": "x", "tags": [f"session:{name}"]}
     made = await client.request("POST", "/breadcrumbs", json=document)
     assert made.status == 201 and made.headers["content-type"] == "application/json"
@@ -120,7 +118,7 @@ async def test_a_posted_text_is_a_message_of_a_user(client: Any, name: str) -> N
     assert crumb.context["message"] == "Hello\nyou"
 
 
-async def test_what_is_wrong_is_raised_with_the_places_that_are_wrong(client: Any) -> None:
+async def test_invalid_input_is_raised_with_the_invalid_fields(client: Any) -> None:
     with pytest.raises(InvalidInput) as raised:
         await client.create("note.v1", tags=["ok", "x" * 1000], nonsense=True)
     assert {error.where for error in raised.value.errors} == {"tags.1", "nonsense"}
@@ -132,7 +130,7 @@ async def test_what_is_wrong_is_raised_with_the_places_that_are_wrong(client: An
         await client.history(MISSING)
 
 
-async def test_a_list_goes_over_all_pages_and_stops_where_it_is_told(
+async def test_a_list_reads_all_pages_up_to_its_limit(
     client: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("breadcrumbs.client.requests._BREADCRUMBS_PER_PAGE", 50)
@@ -171,7 +169,7 @@ async def test_lists_are_filtered_by_tags_time_and_schema(client: Any, name: str
         await count(updated_since=datetime.now())
 
 
-async def test_a_token_is_narrowed_and_opens_what_it_was_made_for(client: Any, name: str, kind: str) -> None:
+async def test_a_narrowed_token_works_only_in_its_session(client: Any, name: str, kind: str) -> None:
     issued = await client.token(session_id=name, roles=["emitter", "subscriber"], ttl_sec=60)
     assert issued.session_id == name and set(issued.roles) == {"emitter", "subscriber"}
     assert issued.expires_at - datetime.now(UTC) < timedelta(seconds=65)
@@ -183,10 +181,10 @@ async def test_a_token_is_narrowed_and_opens_what_it_was_made_for(client: Any, n
     await narrow.close()
 
 
-async def test_events_are_those_of_the_session_in_their_order(client: Any, name: str) -> None:
+async def test_events_of_a_session_arrive_in_order_and_can_be_resumed(client: Any, name: str) -> None:
     seen: list[Any] = []
     async with anyio.create_task_group() as tasks, aclosing(client.events(session=name)) as events:
-        tasks.start_soon(_write_until, client, name, seen)
+        tasks.start_soon(_write_when_connected, client, name, seen)
         with anyio.fail_after(30):
             async for event in events:
                 seen.append(event)
@@ -208,8 +206,8 @@ async def test_events_are_those_of_the_session_in_their_order(client: Any, name:
     assert replayed == kinds[1:]
 
 
-async def _write_until(client: Any, name: str, seen: list[Any]) -> None:
-    """A stream that is being set up hears nothing yet: knock until it does."""
+async def _write_when_connected(client: Any, name: str, seen: list[Any]) -> None:
+    """Write events until the stream is connected, then create, update and delete a note."""
     while not seen:
         await client.create("knock.v1", session=name)
         await anyio.sleep(0.1)
@@ -218,7 +216,7 @@ async def _write_until(client: Any, name: str, seen: list[Any]) -> None:
     await client.delete(written.id)
 
 
-async def test_events_can_be_chosen_by_what_is_in_them(client: Any, name: str) -> None:
+async def test_events_can_be_selected_by_their_context(client: Any, name: str) -> None:
     selector = {"context_match": [{"path": "$.n", "op": "gt", "value": 5}]}
     seen: list[Any] = []
 
@@ -238,13 +236,13 @@ async def test_events_can_be_chosen_by_what_is_in_them(client: Any, name: str) -
     assert seen[0].context["n"] == 9
 
 
-async def test_a_stream_with_a_position_of_another_store_says_so(client: Any) -> None:
+async def test_a_stream_with_an_invalid_position_is_refused(client: Any) -> None:
     with pytest.raises(InvalidInput, match="Last-Event-ID"):
         async for _ in client.events(last_event_id="AAAA"):
             pass
 
 
-async def test_a_write_whose_answer_is_lost_happens_once(up: CrumbUp, kind: str, name: str) -> None:
+async def test_a_create_with_a_lost_reply_happens_once(up: CrumbUp, kind: str, name: str) -> None:
     with Line(up.url) as line:
         client = client_of(kind, line.url)
         line.answers_to_lose = 2
@@ -256,7 +254,7 @@ async def test_a_write_whose_answer_is_lost_happens_once(up: CrumbUp, kind: str,
         await client.close()
 
 
-async def test_a_change_whose_answer_is_lost_is_not_repeated(up: CrumbUp, kind: str) -> None:
+async def test_a_post_without_a_key_is_not_repeated_after_a_lost_reply(up: CrumbUp, kind: str) -> None:
     with Line(up.url) as line:
         client = client_of(kind, line.url)
         line.answers_to_lose = 1
@@ -266,16 +264,16 @@ async def test_a_change_whose_answer_is_lost_is_not_repeated(up: CrumbUp, kind: 
         await client.close()
 
 
-async def test_nobody_there_is_said_in_words(kind: str) -> None:
+async def test_an_unreachable_server_is_reported_with_its_address(kind: str) -> None:
     client = client_of(kind, "http://127.0.0.1:9", retries=1)
-    with pytest.raises(ServerUnreachable, match=r"nothing answers at http://127\.0\.0\.1:9.*crumb up"):
+    with pytest.raises(ServerUnreachable, match=r"cannot connect to http://127\.0\.0\.1:9.*crumb up"):
         await client.get(MISSING)
     with pytest.raises(BreadcrumbsError):
         await client.session("x").say("Hello")
     await client.close()
 
 
-def test_what_is_not_given_comes_from_the_environment(
+def test_missing_arguments_are_read_from_the_environment(
     up: CrumbUp, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("CRUMB_URL", up.url)

@@ -1,4 +1,4 @@
-"""The public surface: every name is there, nothing else is, and importing it costs nothing."""
+"""The public names of the package, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.sync_client import CLIENT, sync_sources
 
 
 @pytest.mark.parametrize("name", breadcrumbs.__all__)
-def test_every_exported_name_is_there_and_documented(name: str) -> None:
+def test_every_exported_name_exists_and_is_documented(name: str) -> None:
     value = getattr(breadcrumbs, name)
     assert name == "__version__" or inspect.getdoc(value)
 
 
-def test_nothing_else_is_public() -> None:
+def test_no_other_name_is_public() -> None:
     for name in breadcrumbs.__all__:
         getattr(breadcrumbs, name)
     found = {name for name, value in vars(breadcrumbs).items() if not isinstance(value, ModuleType)}
@@ -34,8 +34,8 @@ def test_nothing_else_is_public() -> None:
         breadcrumbs.nonsense  # noqa: B018 - that it raises is the point
 
 
-def test_type_checkers_see_every_name_where_it_is(tmp_path: Path) -> None:
-    """The list for them and the list for Python are two: both must lead to the same things."""
+def test_type_checkers_see_the_same_objects_as_python(tmp_path: Path) -> None:
+    """The imports for type checkers are a separate list. Both lists must lead to the same objects."""
     source = Path(breadcrumbs.__file__).read_text("utf-8")
     body = source.partition("TYPE_CHECKING:\n")[2].partition("__version__")[0]
     seen: dict[str, object] = {}
@@ -46,7 +46,7 @@ def test_type_checkers_see_every_name_where_it_is(tmp_path: Path) -> None:
         assert value is getattr(breadcrumbs, name), name
 
 
-def test_importing_the_package_loads_none_of_what_is_heavy() -> None:
+def test_importing_the_package_loads_no_heavy_modules() -> None:
     check = (
         "import sys, breadcrumbs;"
         "print(sorted({'httpx', 'pydantic', 'anyio', 'redis', 'rich', 'orjson', 'asyncio'} & set(sys.modules)));"
@@ -56,7 +56,7 @@ def test_importing_the_package_loads_none_of_what_is_heavy() -> None:
     assert ended.stdout.split("\n")[:2] == ["[]", "[]"]
 
 
-def test_importing_the_client_loads_nothing_of_the_server() -> None:
+def test_importing_the_client_loads_no_server_modules() -> None:
     check = (
         "import sys, breadcrumbs.client.aio, breadcrumbs.client.sync;"
         "print(sorted({'redis', 'starlette', 'uvicorn', 'cryptography', 'pydantic'} & set(sys.modules)));"
@@ -80,10 +80,12 @@ def test_importing_the_package_takes_less_than_30_ms() -> None:
     assert min(took) < 0.030
 
 
-@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), (Session, AsyncSession)])
-def test_both_clients_have_the_same_methods_with_the_same_parameters(plain: type, awaited: type) -> None:
-    for kind in (plain, awaited):
-        assert not [name for name in vars(kind) if name.startswith("a") and not hasattr(plain, name)]
+@pytest.mark.parametrize(("synchronous", "asynchronous"), [(Client, AsyncClient), (Session, AsyncSession)])
+def test_both_clients_have_the_same_methods_with_the_same_parameters(
+    synchronous: type, asynchronous: type
+) -> None:
+    for kind in (synchronous, asynchronous):
+        assert not [name for name in vars(kind) if name.startswith("a") and not hasattr(synchronous, name)]
 
     def methods(kind: type) -> dict[str, list[tuple[str, object, object]]]:
         return {
@@ -95,11 +97,11 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(plain: type
             if callable(method) and not name.startswith("_")
         }
 
-    assert methods(plain) == methods(awaited)
-    assert methods(plain)
+    assert methods(synchronous) == methods(asynchronous)
+    assert methods(synchronous)
 
 
-def test_an_error_means_what_the_error_of_that_name_means_in_the_runtime() -> None:
+def test_an_error_is_a_subclass_of_the_runtime_error_with_its_name() -> None:
     shared = 0
     for name in errors.__all__:
         ours = getattr(errors, name)
@@ -112,13 +114,13 @@ def test_an_error_means_what_the_error_of_that_name_means_in_the_runtime() -> No
     assert shared >= 10
 
 
-def test_the_modules_behind_the_names_can_be_imported_on_their_own() -> None:
+def test_the_modules_of_the_exported_names_can_be_imported() -> None:
     for module in breadcrumbs._MODULE_NAMES:
         importlib.import_module(module)
 
 
 def test_the_sync_client_is_generated_from_the_async_one() -> None:
-    """If this fails: `python -m tests.support.sync_client`."""
+    """Run `python -m tests.support.sync_client` if this test fails."""
     generated = sync_sources()
     assert set(generated) == set((CLIENT / "sync").glob("*.py"))
     for path, text in generated.items():

@@ -1,4 +1,4 @@
-"""Agents of one's own, beside those that run already."""
+"""Custom agents and tools that run next to those of `crumb up`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import pytest
 from breadcrumbs import AgentFailed, Call, Client, StartupError, agent, run_agents, running_agents, tool
 from tests.client.support import CRUMB, LIMIT, CrumbUp, environment
 
-SAID = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}
+USER_MESSAGES = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}
 
 
-@agent("shouter", triggers=[SAID])
+@agent("shouter", triggers=[USER_MESSAGES])
 async def shouter(call: Call) -> str:
     return call.text.upper()
 
 
-@agent("breaker", triggers=[SAID], timeout_seconds=5)
+@agent("breaker", triggers=[USER_MESSAGES], timeout_seconds=5)
 async def breaker(call: Call) -> str:
     raise ValueError(f"cannot say {call.text}")
 
 
-@agent("second-breaker", triggers=[SAID], timeout_seconds=5)
+@agent("second-breaker", triggers=[USER_MESSAGES], timeout_seconds=5)
 async def second_breaker(call: Call) -> str:
     raise ValueError("nor can I")
 
@@ -39,9 +39,11 @@ def client(up: CrumbUp) -> Iterator[Client]:
         yield made
 
 
-def test_an_own_agent_answers_every_session_beside_the_others(up: CrumbUp, client: Client, name: str) -> None:
+def test_a_custom_agent_answers_every_session_next_to_the_default_agent(
+    up: CrumbUp, client: Client, name: str
+) -> None:
     with running_agents([shouter], data=up.data):
-        # As many sessions as it takes to hit every lane: none of them may go to a runner that knows it not.
+        # Enough sessions to use every lane. No event of this agent must go to a runner that does not have it.
         sessions = [client.session(f"{name}-{number}") for number in range(24)]
         posted = [session.say("loud", wait=False).id for session in sessions]
         for session, message in zip(sessions, posted, strict=True):
@@ -50,10 +52,10 @@ def test_an_own_agent_answers_every_session_beside_the_others(up: CrumbUp, clien
     assert len(sessions[0].messages()) == 3
 
 
-def test_what_is_said_while_an_agent_is_away_is_answered_once_it_is_back(
+def test_messages_posted_while_an_agent_is_stopped_are_answered_after_its_restart(
     up: CrumbUp, client: Client, name: str
 ) -> None:
-    @agent(f"absent-{name}", triggers=[SAID])
+    @agent(f"absent-{name}", triggers=[USER_MESSAGES])
     async def absent(call: Call) -> str:
         return f"back for {call.text}"
 
@@ -65,7 +67,7 @@ def test_what_is_said_while_an_agent_is_away_is_answered_once_it_is_back(
     with running_agents([absent], data=up.data):
         later = session.wait(away.id, agent=absent.definition.agent_id, timeout=30)
     assert (now.text, later.text) == ("back for first", "back for meanwhile")
-    # What was said before it first ran is not its business: nobody wants old messages answered.
+    # A new agent does not answer messages that are older than its first start.
     mine = [
         message.trigger_id for message in session.messages() if message.agent_id == absent.definition.agent_id
     ]
@@ -73,7 +75,7 @@ def test_what_is_said_while_an_agent_is_away_is_answered_once_it_is_back(
     assert before.id not in mine
 
 
-def test_the_same_agent_twice_answers_once(up: CrumbUp, client: Client, name: str) -> None:
+def test_two_runners_of_the_same_agent_answer_once(up: CrumbUp, client: Client, name: str) -> None:
     with running_agents([shouter], data=up.data), running_agents([shouter], data=up.data):
         session = client.session(name)
         for text in ("one", "two", "three"):
@@ -82,7 +84,9 @@ def test_the_same_agent_twice_answers_once(up: CrumbUp, client: Client, name: st
     assert answers == ["ONE", "TWO", "THREE"]
 
 
-def test_agents_that_fail_on_the_same_message_each_say_so(up: CrumbUp, client: Client, name: str) -> None:
+def test_agents_that_fail_on_the_same_message_each_report_an_error(
+    up: CrumbUp, client: Client, name: str
+) -> None:
     session = client.session(name)
     with running_agents([breaker, second_breaker], data=up.data, turn_attempts=1):
         with pytest.raises(AgentFailed, match="cannot say hello"):
@@ -98,38 +102,42 @@ def test_agents_that_fail_on_the_same_message_each_say_so(up: CrumbUp, client: C
     assert found == {"cannot say hello", "nor can I"}
 
 
-def test_a_tool_of_ones_own_is_used_by_a_model(up: CrumbUp, client: Client, name: str) -> None:
+def test_a_model_can_call_a_custom_tool(up: CrumbUp, client: Client, name: str) -> None:
     @tool
     def double(number: int) -> int:
-        """Twice as much."""
+        """Return twice the number."""
         return 2 * number
 
-    helper = {"agent_id": "helper", "tools": ["double"], "subscriptions": {"selectors": [SAID]}}
+    helper = {"agent_id": "helper", "tools": ["double"], "subscriptions": {"selectors": [USER_MESSAGES]}}
     with running_agents([helper], tools=[double], data=up.data):
         answer = client.session(name).say('use double {"number": 21}', agent="helper", timeout=30)
     assert "42" in answer.text
 
 
 @pytest.mark.parametrize(
-    ("agents", "says"),
+    ("agents", "message"),
     [
-        ([shouter, shouter], "two agents called 'shouter'"),
-        ([{"agent_id": "x"}], "'x' is no agent definition"),
-        ([{"agent_id": "x", "tools": ["nope"], "subscriptions": {"selectors": [SAID]}}], "no tool 'nope'"),
-        ([{"agent_id": "x", "model": "nope", "subscriptions": {"selectors": [SAID]}}], "no model 'nope'"),
+        ([shouter, shouter], "two agents have the agent_id 'shouter'"),
+        ([{"agent_id": "x"}], "the agent definition 'x' is invalid"),
+        (
+            [{"agent_id": "x", "tools": ["nope"], "subscriptions": {"selectors": [USER_MESSAGES]}}],
+            "tool 'nope' not found",
+        ),
+        (
+            [{"agent_id": "x", "model": "nope", "subscriptions": {"selectors": [USER_MESSAGES]}}],
+            "model 'nope' not found",
+        ),
     ],
 )
-def test_what_is_wrong_with_an_agent_is_said_before_it_runs(
-    up: CrumbUp, agents: list[object], says: str
-) -> None:
-    with pytest.raises(StartupError, match=says), running_agents(agents, data=up.data):  # type: ignore[arg-type]
+def test_an_invalid_agent_is_refused_before_it_runs(up: CrumbUp, agents: list[object], message: str) -> None:
+    with pytest.raises(StartupError, match=message), running_agents(agents, data=up.data):  # type: ignore[arg-type]
         pytest.fail("it began to run")
 
 
-def test_two_tools_of_one_name_are_refused(up: CrumbUp) -> None:
+def test_two_tools_with_the_same_name_are_refused(up: CrumbUp) -> None:
     @tool(name="calculator")
     def mine(text: str) -> str:
-        """Not the one that ships."""
+        """Return the text. Has the name of a shipped tool."""
         return text
 
     with (
@@ -139,7 +147,7 @@ def test_two_tools_of_one_name_are_refused(up: CrumbUp) -> None:
         pytest.fail("it began to run")
 
 
-def test_without_a_server_it_is_said_what_to_start(tmp_path: Path) -> None:
+def test_without_a_server_the_error_names_the_command_to_start(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="crumb up"), running_agents([shouter], data=tmp_path):
         pytest.fail("it began to run")
     with pytest.raises(StartupError, match="crumb up"):
@@ -167,7 +175,7 @@ speller = AgentDefinition.model_validate({{
 '''
 
 
-def test_a_module_is_loaded_by_the_command_and_its_agents_run_until_it_is_told_to_end(
+def test_the_command_loads_a_module_and_runs_its_agents_until_sigterm(
     up: CrumbUp, client: Client, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "my_agents.py").write_text(MODULE.format(name=name))
@@ -196,7 +204,7 @@ def test_a_module_is_loaded_by_the_command_and_its_agents_run_until_it_is_told_t
 
 
 def _say_until_answered(client: Client, session: str, agent_id: str) -> None:
-    """An agent that is starting for the first time begins with what is said once it runs."""
+    """Post messages until the agent answers. A new agent answers only messages posted after its start."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         client.post("knock", session)
@@ -207,15 +215,15 @@ def _say_until_answered(client: Client, session: str, agent_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
-        (None, "cannot be imported"),
+        (None, "importing module 'broken_module' failed"),
         ("raise RuntimeError('oh no')", "oh no"),
-        ("x = 1", "no agent and no tool"),
+        ("x = 1", "contains no agents or tools"),
     ],
 )
-def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
-    up: CrumbUp, tmp_path: Path, source: str | None, says: str
+def test_the_error_of_an_unloadable_module_contains_its_name_and_the_reason(
+    up: CrumbUp, tmp_path: Path, source: str | None, message: str
 ) -> None:
     if source is not None:
         (tmp_path / "broken_module.py").write_text(source)
@@ -228,11 +236,11 @@ def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
         timeout=LIMIT,
     )
     assert ended.returncode == 1
-    assert says in ended.stderr and "broken_module" in ended.stderr
+    assert message in ended.stderr and "broken_module" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_a_module_with_tools_alone_is_nothing_to_run(up: CrumbUp, tmp_path: Path) -> None:
+def test_a_module_without_agents_is_refused(up: CrumbUp, tmp_path: Path) -> None:
     (tmp_path / "only_tools.py").write_text(
         'from breadcrumbs import tool\n\n@tool\ndef add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n'
     )
@@ -245,12 +253,12 @@ def test_a_module_with_tools_alone_is_nothing_to_run(up: CrumbUp, tmp_path: Path
         timeout=LIMIT,
     )
     assert ended.returncode == 1
-    assert "no agent to run" in ended.stderr and "Traceback" not in ended.stderr
-    with pytest.raises(StartupError, match="no agent to run"), running_agents([], data=up.data):
+    assert "no agents to run" in ended.stderr and "Traceback" not in ended.stderr
+    with pytest.raises(StartupError, match="no agents to run"), running_agents([], data=up.data):
         pass
 
 
-def test_crumb_up_runs_the_agents_of_the_modules_in_its_settings(tmp_path: Path, name: str) -> None:
+def test_crumb_up_runs_agents_of_the_modules_in_its_settings(tmp_path: Path, name: str) -> None:
     (tmp_path / "my_agents.py").write_text(MODULE.format(name=name))
     (tmp_path / "crumb.toml").write_text('load = ["my_agents"]\n')
     with CrumbUp(tmp_path) as server, Client(server.url) as client:
@@ -259,7 +267,7 @@ def test_crumb_up_runs_the_agents_of_the_modules_in_its_settings(tmp_path: Path,
         assert session.say("say: hello", agent="default-chat-assistant", timeout=30).text == "hello"
 
 
-def test_an_agent_leaves_nothing_running_behind(up: CrumbUp) -> None:
+def test_a_stopped_agent_leaves_no_threads_running(up: CrumbUp) -> None:
     threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
     for _ in range(3):
         with running_agents([shouter], data=up.data):

@@ -1,4 +1,4 @@
-"""What the client does, step by step and without a socket: retries, errors, streams that break."""
+"""Retries, errors, streams and turns of the client, mostly with scripted replies instead of a server."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def problem(status: int, name: str, **members: Any) -> Reply:
     return reply(status, {"type": f"/docs#problem-{name}", "status": status, "detail": "no", **members})
 
 
-class Opened:
-    """Stands in a list of answers for a stream that begins; its pieces follow."""
+class StreamOpened:
+    """Marks the start of a stream in a script. The chunks of the stream follow it."""
 
 
 class ScriptEnded(Exception):
-    """All answers were played."""
+    """The script has no more replies."""
 
 
-class Scripted(ServerConnection):
-    """Answers from a list, instead of a server."""
+class ScriptedConnection(ServerConnection):
+    """Connection that returns replies from a list."""
 
     def __init__(self, answers: list[Any], *, retries: int = 3, endless: bool = False) -> None:
         super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
@@ -99,13 +99,16 @@ class ScriptedStream(ByteStream):
         pass
 
 
-class Played:
-    """What comes of a call of the client, and of an iterator all items; an endless one until the answers run out."""
+class ScriptedCall:
+    """Result of a client call on scripted replies.
+
+    An iterator is read to its end. An endless one is read until the script ends.
+    """
 
     def __init__(
         self, call: Callable[[Client], Any], answers: list[Any], *, retries: int = 3, endless: bool = False
     ) -> None:
-        connection = Scripted(answers, retries=retries, endless=endless)
+        connection = ScriptedConnection(answers, retries=retries, endless=endless)
         with Client() as client:
             client._connection.close()
             client._connection = connection
@@ -123,14 +126,14 @@ class Played:
 # Requests
 
 
-def test_a_create_whose_answer_was_lost_is_sent_again_with_the_same_key_and_body() -> None:
-    played = Played(
+def test_a_create_with_a_lost_reply_is_retried_with_the_same_key_and_body() -> None:
+    call = ScriptedCall(
         lambda client: client.create(title="x"),
         [ConnectionLost("broken"), problem(503, "store-unavailable"), reply(201, WRITTEN)],
     )
-    assert played.result.id == ID
-    assert len({(request.content, request.headers["idempotency-key"]) for request in played.sent}) == 1
-    assert len(played.sent) == 3 and len(played.pauses) == 2
+    assert call.result.id == ID
+    assert len({(request.content, request.headers["idempotency-key"]) for request in call.sent}) == 1
+    assert len(call.sent) == 3 and len(call.pauses) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,48 +145,48 @@ def test_a_create_whose_answer_was_lost_is_sent_again_with_the_same_key_and_body
         lambda client: client.request("DELETE", "/x", idempotent=True),
     ],
 )
-def test_a_request_that_is_safe_to_repeat_is_sent_again(operation: Callable[[Client], Any]) -> None:
-    played = Played(
+def test_an_idempotent_request_is_retried(operation: Callable[[Client], Any]) -> None:
+    call = ScriptedCall(
         operation, [ConnectionLost("broken"), problem(503, "store-unavailable"), reply(200, {"a": 1})]
     )
-    assert played.result == reply(200, {"a": 1}) and played.result.json() == {"a": 1}
-    assert len(played.sent) == 3
+    assert call.result == reply(200, {"a": 1}) and call.result.json() == {"a": 1}
+    assert len(call.sent) == 3
 
 
-def test_a_request_is_sent_as_it_was_described() -> None:
-    played = Played(
+def test_a_request_is_sent_with_the_given_path_parameters_and_body() -> None:
+    call = ScriptedCall(
         lambda client: client.request("PUT", "/a%2Fb", params=[("x", "1"), ("x", "2")], json=[1]),
         [reply(200)],
     )
     headers = {"content-type": "application/json"}
-    assert played.sent == [Request("PUT", "/a%2Fb", (("x", "1"), ("x", "2")), b"[1]", headers)]
+    assert call.sent == [Request("PUT", "/a%2Fb", (("x", "1"), ("x", "2")), b"[1]", headers)]
     text = {"Content-Type": "text/plain"}
-    played = Played(
+    call = ScriptedCall(
         lambda client: client.request("POST", "/a", params={"x": "1"}, content=b"hi", headers=text),
         [reply(200)],
     )
-    assert played.sent == [Request("POST", "/a", (("x", "1"),), b"hi", {"content-type": "text/plain"})]
+    assert call.sent == [Request("POST", "/a", (("x", "1"),), b"hi", {"content-type": "text/plain"})]
 
 
-def test_a_request_goes_to_the_clients_own_server_and_has_one_body() -> None:
+def test_a_request_takes_a_path_of_the_server_and_one_body() -> None:
     for path in ("http://127.0.0.1:9/x", "x", ""):
         with pytest.raises(ValueError, match="not a path"):
-            Played(lambda client, path=path: client.request("GET", path), [])  # type: ignore[misc]
+            ScriptedCall(lambda client, path=path: client.request("GET", path), [])  # type: ignore[misc]
     with pytest.raises(ValueError, match="not both"):
-        Played(lambda client: client.request("POST", "/x", json=1, content=b"1"), [])
+        ScriptedCall(lambda client: client.request("POST", "/x", json=1, content=b"1"), [])
 
 
-def test_a_reply_that_is_not_json_is_taken_only_if_it_was_asked_for() -> None:
+def test_a_reply_that_is_not_json_is_accepted_only_on_request() -> None:
     page = Reply(200, {"content-type": "text/html"}, b"<p>")
     with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
-        Played(lambda client: client.request("GET", "/x"), [page])
-    played = Played(lambda client: client.request("GET", "/x", headers={"Accept": "text/*"}), [page])
-    assert played.result.content == b"<p>"
+        ScriptedCall(lambda client: client.request("GET", "/x"), [page])
+    call = ScriptedCall(lambda client: client.request("GET", "/x", headers={"Accept": "text/*"}), [page])
+    assert call.result.content == b"<p>"
 
 
 def test_two_creates_have_two_keys() -> None:
     keys = {
-        Played(lambda client: client.create(), [reply(201, WRITTEN)]).sent[0].headers["idempotency-key"]
+        ScriptedCall(lambda client: client.create(), [reply(201, WRITTEN)]).sent[0].headers["idempotency-key"]
         for _ in range(5)
     }
     assert len(keys) == 5
@@ -201,22 +204,22 @@ def test_two_creates_have_two_keys() -> None:
         lambda client: client.request("GET", "/x", idempotent=False),
     ],
 )
-def test_what_is_not_safe_to_repeat_is_sent_once(operation: Callable[[Client], Any]) -> None:
+def test_a_request_that_is_not_idempotent_is_sent_once(operation: Callable[[Client], Any]) -> None:
     with pytest.raises(ServerUnreachable, match="broken"):
-        Played(operation, [ConnectionLost("broken")])
+        ScriptedCall(operation, [ConnectionLost("broken")])
     with pytest.raises(StoreUnavailable):
-        Played(operation, [problem(503, "store-unavailable")])
+        ScriptedCall(operation, [problem(503, "store-unavailable")])
 
 
-def test_a_read_is_tried_as_often_as_was_said_and_then_the_reason_is_told() -> None:
+def test_a_read_is_retried_up_to_the_limit_and_then_raises_the_reason() -> None:
     with pytest.raises(ServerUnreachable, match="crumb up"):
-        Played(lambda client: client.get(ID), [ConnectionLost("refused", refused=True)] * 3, retries=2)
+        ScriptedCall(lambda client: client.get(ID), [ConnectionLost("refused", refused=True)] * 3, retries=2)
     with pytest.raises(ServerUnreachable, match="in time"):
-        Played(lambda client: client.get(ID), [ConnectionLost("slow", timed_out=True)], retries=0)
+        ScriptedCall(lambda client: client.get(ID), [ConnectionLost("slow", timed_out=True)], retries=0)
 
 
-def test_the_server_says_how_long_to_wait_within_reason() -> None:
-    played = Played(
+def test_a_retry_waits_for_retry_after_up_to_a_limit() -> None:
+    call = ScriptedCall(
         lambda client: client.create(),
         [
             problem(503, "store-unavailable")
@@ -226,16 +229,16 @@ def test_the_server_says_how_long_to_wait_within_reason() -> None:
         ]
         + [reply(201, WRITTEN)],
     )
-    assert played.pauses[:2] == [2.0, 10.0]
-    assert 0 < played.pauses[2] < 2
+    assert call.pauses[:2] == [2.0, 10.0]
+    assert 0 < call.pauses[2] < 2
 
 
-def test_a_store_that_is_full_is_not_asked_again() -> None:
+def test_a_write_to_a_full_store_is_not_retried() -> None:
     with pytest.raises(StoreFull):
-        Played(lambda client: client.create(), [problem(503, "store-full")])
+        ScriptedCall(lambda client: client.create(), [problem(503, "store-full")])
 
 
-def test_waits_grow_up_to_a_limit() -> None:
+def test_the_backoff_grows_up_to_a_limit() -> None:
     assert 0.1 < backoff(0) < 0.3
     assert all(3 < backoff(attempt) < 7 for attempt in (10, 50, 1000))
 
@@ -248,9 +251,9 @@ def test_waits_grow_up_to_a_limit() -> None:
         ("something-new", 418, ProblemError),
     ],
 )
-def test_a_refusal_is_raised_with_the_servers_document(name: str, status: int, error: type) -> None:
+def test_a_refusal_is_raised_with_the_problem_of_the_server(name: str, status: int, error: type) -> None:
     with pytest.raises(error) as raised:
-        Played(
+        ScriptedCall(
             lambda client: client.get(ID),
             [problem(status, name, errors=[{"where": "tags.0", "message": "too long"}])],
         )
@@ -270,15 +273,15 @@ def test_a_refusal_is_raised_with_the_servers_document(name: str, status: int, e
         ServerUnreachable("nothing answers"),
     ],
 )
-def test_every_error_can_travel_between_processes(error: Exception) -> None:
+def test_every_error_can_be_pickled(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_a_version_mismatch_says_which_version_is_there_and_which_was_expected() -> None:
+def test_a_version_mismatch_contains_the_current_and_the_expected_version() -> None:
     with pytest.raises(VersionMismatch) as raised:
-        Played(
+        ScriptedCall(
             lambda client: client.delete(ID, expected_version=3),
             [problem(412, "version-mismatch", current_version=5)],
         )
@@ -286,20 +289,20 @@ def test_a_version_mismatch_says_which_version_is_there_and_which_was_expected()
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'"x"', b"{}", b"\xff"])
-def test_an_answer_of_something_else_asks_what_that_is(body: bytes) -> None:
+def test_a_reply_of_another_kind_of_server_is_an_error(body: bytes) -> None:
     with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
-        Played(lambda client: client.get(ID), [Reply(404, {}, body)])
+        ScriptedCall(lambda client: client.get(ID), [Reply(404, {}, body)])
 
 
-def test_what_cannot_be_json_is_refused_before_it_is_sent() -> None:
+def test_a_value_that_cannot_be_json_is_refused_before_sending() -> None:
     with pytest.raises(InvalidInput, match="JSON"):
-        Played(lambda client: client.create(context={"x": object()}), [])
+        ScriptedCall(lambda client: client.create(context={"x": object()}), [])
     with pytest.raises(InvalidInput, match="JSON"):
-        Played(lambda client: client.post("half a character: \ud800", "s"), [])
+        ScriptedCall(lambda client: client.post("half a character: \ud800", "s"), [])
 
 
 @pytest.mark.parametrize("filters", [{"session": "\ud800"}, {"tags": ["\ud800"]}, {"schema_name": "\ud800"}])
-def test_half_a_character_is_no_filter(filters: dict[str, Any]) -> None:
+def test_a_filter_with_a_lone_surrogate_is_refused(filters: dict[str, Any]) -> None:
     with Client() as client:
         for operation in (client.list(**filters), client.events(**filters)):
             with pytest.raises(UnicodeError):
@@ -307,19 +310,19 @@ def test_half_a_character_is_no_filter(filters: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_server_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an address"):
         check_address(url)
 
 
 @pytest.mark.parametrize("secret", ["two\nlines", "ümlaut"])
-def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
+def test_a_token_with_invalid_characters_is_refused(secret: str) -> None:
     for given_as in ("token", "api_key"):
-        with pytest.raises(ValueError, match="no token has"):
+        with pytest.raises(ValueError, match="not printable ASCII"):
             Client("http://x", **{given_as: secret})  # type: ignore[arg-type]
 
 
-def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
+def test_a_problem_without_a_detail_is_accepted() -> None:
     assert str(problem_from_document({"status": 500})) == ""
     assert problem_from_document({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
 
@@ -352,7 +355,7 @@ MESSAGES = [
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=20))
-def test_a_stream_reads_the_same_however_it_is_cut_into_pieces(cuts: list[int]) -> None:
+def test_a_stream_is_parsed_the_same_with_any_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     parser = Parser()
     assert [
@@ -367,7 +370,7 @@ def frame(id: str | None, payload: dict[str, Any] | None = None, event: str | No
     return ("\n".join(lines) + "\n\n").encode()
 
 
-def happened(id: str, schema: str = "note.v1", *, crumb: str = ID, **context: Any) -> bytes:
+def event_frame(id: str, schema: str = "note.v1", *, crumb: str = ID, **context: Any) -> bytes:
     return frame(
         id,
         {
@@ -386,7 +389,7 @@ def happened(id: str, schema: str = "note.v1", *, crumb: str = ID, **context: An
     )
 
 
-def delta(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> bytes:
+def delta_frame(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> bytes:
     kind = "agent.response.delta"
     payload = {
         "type": kind,
@@ -400,60 +403,62 @@ def delta(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> byt
     return frame(None, payload, kind)
 
 
-def follow(answers: list[Any], **options: Any) -> Played:
-    return Played(lambda client: client.events(**options), answers, endless=True)
+def follow(answers: list[Any], **options: Any) -> ScriptedCall:
+    return ScriptedCall(lambda client: client.events(**options), answers, endless=True)
 
 
-def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> None:
-    told: list[str] = []
-    played = follow(
+def test_a_broken_stream_resumes_after_the_last_seen_event() -> None:
+    states: list[str] = []
+    call = follow(
         [
-            Opened(),
+            StreamOpened(),
             frame("A0"),
-            happened("A1", n=1),
+            event_frame("A1", n=1),
             ConnectionLost("broken"),
             ConnectionLost("refused", refused=True),
             problem(503, "store-unavailable"),
-            Opened(),
-            happened("A2", n=2),
+            StreamOpened(),
+            event_frame("A2", n=2),
             b"",
-            Opened(),
-            happened("A3", n=3),
+            StreamOpened(),
+            event_frame("A3", n=3),
         ],
-        on_connection=lambda state, _: told.append(state),
+        on_connection=lambda state, _: states.append(state),
     )
-    assert [event.context["n"] for event in played.items] == [1, 2, 3]
-    positions = [request.headers.get("last-event-id") for request in played.sent]
+    assert [event.context["n"] for event in call.items] == [1, 2, 3]
+    positions = [request.headers.get("last-event-id") for request in call.sent]
     assert positions == [None, "A1", "A1", "A1", "A2"]
-    assert told == ["lost", "lost", "lost", "back", "lost", "back"]
+    assert states == ["lost", "lost", "lost", "back", "lost", "back"]
 
 
-def test_a_quiet_stream_comes_back_to_where_the_last_ping_was() -> None:
+def test_a_quiet_stream_resumes_from_the_position_of_the_last_ping() -> None:
     first, later = frame("A0", {"type": "ping"}, "ping"), frame("A5", {"type": "ping"}, "ping")
-    played = follow([Opened(), first, later, b"", Opened()])
-    assert [request.headers.get("last-event-id") for request in played.sent] == [None, "A5"]
+    call = follow([StreamOpened(), first, later, b"", StreamOpened()])
+    assert [request.headers.get("last-event-id") for request in call.sent] == [None, "A5"]
 
 
-def test_a_server_that_greets_and_breaks_off_is_tried_less_and_less_often() -> None:
+def test_reconnecting_to_a_server_that_closes_early_backs_off() -> None:
     greeting = frame("A0", {"type": "ping"}, "ping")
-    played = follow([*([Opened(), greeting, b""] * 5), Opened()])
-    assert all(later > sooner for sooner, later in pairwise(played.pauses))
+    call = follow([*([StreamOpened(), greeting, b""] * 5), StreamOpened()])
+    assert all(later > sooner for sooner, later in pairwise(call.pauses))
 
 
-def test_a_first_connection_that_never_comes_about_is_an_error_and_not_a_wait_for_ever() -> None:
+def test_a_first_connection_that_always_fails_is_an_error() -> None:
     with pytest.raises(ServerUnreachable):
         follow([ConnectionLost("refused", refused=True)] * 4)
 
 
-def test_a_stream_that_is_refused_says_why() -> None:
+def test_a_refused_stream_raises_the_problem() -> None:
     with pytest.raises(InvalidInput):
         follow([problem(422, "invalid-input")])
 
 
-def test_events_are_typed_and_say_truly_what_happened() -> None:
+def test_events_are_typed_by_operation_delta_and_gap() -> None:
     gap = frame(None, {"type": "gap", "detail": "too long"}, "gap")
     ping = frame(None, {"type": "ping"}, "ping")
-    seen = follow([Opened(), frame("A0"), happened("A1", n=1), ping, delta("Hel", 0), gap]).items
+    seen = follow(
+        [StreamOpened(), frame("A0"), event_frame("A1", n=1), ping, delta_frame("Hel", 0), gap]
+    ).items
     created, piece, missed = seen
     assert (created.type, created.operation, created.event_id) == ("breadcrumb.created", "created", "A1")
     assert isinstance(piece, Delta) and (piece.text, piece.offset, piece.trigger_id) == ("Hel", 0, ID)
@@ -467,8 +472,8 @@ BY_AGENT = {"type": "agent", "agent_id": "a"}
 
 
 @pytest.mark.parametrize("where", ["POST", "GET"])
-def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> None:
-    """A server that takes the message, or the question for the answer, and says nothing more."""
+def test_the_timeout_of_a_turn_applies_to_each_of_its_requests(where: str) -> None:
+    """The server accepts the message, or the request for its outcome, and never replies."""
     ended = Signal()
 
     class Handler(BaseHTTPRequestHandler):
@@ -488,7 +493,7 @@ def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> N
                 return
             self.send_response(201)
             self.send_header("content-type", "application/json")
-            self.send_header("idempotency-replayed", "true")  # then it looks for the answer
+            self.send_header("idempotency-replayed", "true")  # so that the client requests the outcome
             self.end_headers()
             self.wfile.write(orjson.dumps(WRITTEN))
 
@@ -507,76 +512,86 @@ def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> N
             server.shutdown()
 
 
-def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:
+def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> ScriptedCall:
     def say(client: Client) -> Any:
         return turns.AnswerFollower(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
 
-    return Played(say, answers)
+    return ScriptedCall(say, answers)
 
 
-BEGUN: list[Any] = [Opened(), b"retry: 2000\n: connected\n\n", frame("A0"), reply(201, WRITTEN)]
+TURN_STARTED: list[Any] = [StreamOpened(), b"retry: 2000\n: connected\n\n", frame("A0"), reply(201, WRITTEN)]
 
 
-def test_a_turn_listens_before_it_speaks_and_takes_only_the_answer_to_its_own_message() -> None:
-    played = turn(
+def test_a_turn_subscribes_before_it_posts_and_takes_only_its_own_answer() -> None:
+    call = turn(
         [
-            *BEGUN,
-            happened("A1", "user.message.v1", message="Hello"),
-            happened("A2", "agent.response.v1", trigger_id="another", message="not this", creator=BY_AGENT),
-            happened("A3", "agent.error.v1", trigger_id="another", error="nor this", creator="agent-runner"),
-            happened("A4", "tool.request.v1", trigger_id=ID, tool="x"),
-            happened("A5", "agent.response.v1", trigger_id=ID, message="this", creator=BY_AGENT, crumb="c"),
+            *TURN_STARTED,
+            event_frame("A1", "user.message.v1", message="Hello"),
+            event_frame(
+                "A2", "agent.response.v1", trigger_id="another", message="not this", creator=BY_AGENT
+            ),
+            event_frame(
+                "A3", "agent.error.v1", trigger_id="another", error="nor this", creator="agent-runner"
+            ),
+            event_frame("A4", "tool.request.v1", trigger_id=ID, tool="x"),
+            event_frame(
+                "A5", "agent.response.v1", trigger_id=ID, message="this", creator=BY_AGENT, crumb="c"
+            ),
         ]
     )
-    assert [request.method for request in played.sent] == ["GET", "POST"]
-    (answer,) = played.items
+    assert [request.method for request in call.sent] == ["GET", "POST"]
+    (answer,) = call.items
     assert (answer.text, answer.id, answer.agent_id, answer.session_id) == ("this", "c", "a", "s")
 
 
-def test_a_turn_that_failed_raises_the_reason() -> None:
+def test_a_failed_turn_raises_the_reason() -> None:
     with pytest.raises(AgentFailed, match="no key") as raised:
         turn(
             [
-                *BEGUN,
-                happened("A1", "agent.error.v1", trigger_id=ID, error="no key", cancelled=False, crumb="e"),
+                *TURN_STARTED,
+                event_frame(
+                    "A1", "agent.error.v1", trigger_id=ID, error="no key", cancelled=False, crumb="e"
+                ),
             ]
         )
     assert (raised.value.trigger_id, raised.value.breadcrumb_id, raised.value.cancelled) == (ID, "e", False)
 
 
-def test_an_answer_to_several_messages_at_once_is_an_answer_to_each() -> None:
-    answered = happened("A1", "agent.response.v1", trigger_id="later", answers=[ID, "later"], message="both")
-    assert turn([*BEGUN, answered]).items[0].text == "both"
+def test_an_answer_to_several_messages_answers_each_of_them() -> None:
+    answered = event_frame(
+        "A1", "agent.response.v1", trigger_id="later", answers=[ID, "later"], message="both"
+    )
+    assert turn([*TURN_STARTED, answered]).items[0].text == "both"
 
 
-def test_the_answer_of_one_agent_can_be_waited_for() -> None:
-    others = happened("A1", "agent.response.v1", trigger_id=ID, message="first", creator=BY_AGENT)
-    wanted = happened(
+def test_a_turn_can_wait_for_the_answer_of_one_agent() -> None:
+    others = event_frame("A1", "agent.response.v1", trigger_id=ID, message="first", creator=BY_AGENT)
+    wanted = event_frame(
         "A2", "agent.response.v1", trigger_id=ID, message="mine", creator={"type": "agent", "agent_id": "b"}
     )
-    pieces = [delta("fi", 0), delta("mi", 0, agent="b")]
-    played = turn([*BEGUN, *pieces, others, wanted], "pieces", agent="b")
-    assert [one.text for one in played.items] == ["mi", "mine"]
+    pieces = [delta_frame("fi", 0), delta_frame("mi", 0, agent="b")]
+    call = turn([*TURN_STARTED, *pieces, others, wanted], "pieces", agent="b")
+    assert [one.text for one in call.items] == ["mi", "mine"]
 
 
-def test_the_error_of_another_agent_does_not_end_the_wait_for_one() -> None:
-    others = happened("A1", "agent.error.v1", trigger_id=ID, error="not I", agent_id="a")
-    wanted = happened(
+def test_an_error_of_another_agent_does_not_end_the_wait() -> None:
+    others = event_frame("A1", "agent.error.v1", trigger_id=ID, error="not I", agent_id="a")
+    wanted = event_frame(
         "A2", "agent.response.v1", trigger_id=ID, message="mine", creator={"type": "agent", "agent_id": "b"}
     )
-    assert turn([*BEGUN, others, wanted], agent="b").items[0].text == "mine"
-    for mine in ({"agent_id": "b"}, {}):  # one that names nobody concerns everybody
-        failed = happened("A1", "agent.error.v1", trigger_id=ID, error="no key", **mine)
+    assert turn([*TURN_STARTED, others, wanted], agent="b").items[0].text == "mine"
+    for mine in ({"agent_id": "b"}, {}):  # an error without an agent applies to all agents
+        failed = event_frame("A1", "agent.error.v1", trigger_id=ID, error="no key", **mine)
         with pytest.raises(AgentFailed, match="no key"):
-            turn([*BEGUN, failed], agent="b")
+            turn([*TURN_STARTED, failed], agent="b")
 
 
-def test_an_agent_may_give_its_answers_another_schema() -> None:
-    report = happened("A1", "report.v1", trigger_id=ID, message="report", creator=BY_AGENT)
-    assert turn([*BEGUN, report]).items[0].text == "report"
+def test_an_answer_can_have_another_schema() -> None:
+    report = event_frame("A1", "report.v1", trigger_id=ID, message="report", creator=BY_AGENT)
+    assert turn([*TURN_STARTED, report]).items[0].text == "report"
 
 
-def test_a_message_that_was_posted_before_finds_the_answer_that_is_there() -> None:
+def test_a_replayed_message_returns_its_stored_answer() -> None:
     replayed = reply(201, WRITTEN, idempotency_replayed="true")
     stored = {
         **WRITTEN,
@@ -584,12 +599,12 @@ def test_a_message_that_was_posted_before_finds_the_answer_that_is_there() -> No
         "tags": ["session:s"],
         "context": {"trigger_id": ID, "message": "long ago", "creator": BY_AGENT},
     }
-    told = reply(200, {"message": {}, "answer": stored})
-    played = turn([Opened(), frame("A0"), replayed, told], idempotency_key="k")
-    assert played.items[0].text == "long ago"
+    outcome = reply(200, {"message": {}, "answer": stored})
+    call = turn([StreamOpened(), frame("A0"), replayed, outcome], idempotency_key="k")
+    assert call.items[0].text == "long ago"
 
 
-def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
+def test_after_a_gap_the_outcome_is_read_from_the_server() -> None:
     gap = frame(None, {"type": "gap", "detail": "x"}, "gap")
     stored = {
         **WRITTEN,
@@ -598,12 +613,12 @@ def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
         "context": {"trigger_id": ID, "error": "missed", "cancelled": True},
     }
     with pytest.raises(AgentFailed, match="missed") as raised:
-        turn([*BEGUN, gap, reply(200, {"message": {}, "error": stored})])
+        turn([*TURN_STARTED, gap, reply(200, {"message": {}, "error": stored})])
     assert raised.value.cancelled
 
 
 class SlowServer(ServerConnection):
-    """Sends a ping now and then, and never an answer. Time passes only while somebody waits."""
+    """Sends pings and never an answer. Its clock advances only while the client waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ping_every: float) -> None:
         super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
@@ -636,7 +651,7 @@ class SlowServer(ServerConnection):
 
 @pytest.mark.parametrize("ping_every", [0.7, 10.0, 1000.0])
 @pytest.mark.parametrize("limit", [0.5, 5.0, 60.0])
-def test_the_time_limit_holds_whatever_the_server_sends(
+def test_pings_do_not_extend_the_timeout_of_a_turn(
     monkeypatch: pytest.MonkeyPatch, ping_every: float, limit: float
 ) -> None:
     server = SlowServer(monkeypatch, ping_every)
@@ -648,30 +663,39 @@ def test_the_time_limit_holds_whatever_the_server_sends(
     assert server.opened < 20
 
 
-def test_pieces_come_before_the_answer_and_only_those_of_this_turn() -> None:
-    final = happened("A9", "agent.response.v1", trigger_id=ID, message="Hello", creator=BY_AGENT)
-    played = turn(
-        [*BEGUN, delta("Hel", 0), delta("no", 0, trigger="another"), delta("lo", 3), final], "pieces"
+def test_only_deltas_of_this_turn_come_before_its_answer() -> None:
+    final = event_frame("A9", "agent.response.v1", trigger_id=ID, message="Hello", creator=BY_AGENT)
+    call = turn(
+        [
+            *TURN_STARTED,
+            delta_frame("Hel", 0),
+            delta_frame("no", 0, trigger="another"),
+            delta_frame("lo", 3),
+            final,
+        ],
+        "pieces",
     )
-    assert [one.text for one in played.items] == ["Hel", "lo", "Hello"]
-    assert isinstance(played.items[-1], Answer)
+    assert [one.text for one in call.items] == ["Hel", "lo", "Hello"]
+    assert isinstance(call.items[-1], Answer)
 
 
 @pytest.mark.parametrize(
     ("pieces", "expected"),
     [
-        ([delta("Hel", 0)], ["Hel", "lo", "Hello"]),
-        ([delta("Hel", 0), delta("lo", 3)], ["Hel", "lo", "Hello"]),
-        ([delta("He", 0), delta("o", 4)], ["He", "o", "Hello"]),  # one got lost on the way
-        ([delta("Hm", 0), delta("Hell", 0)], ["Hm", "Hell", "o", "Hello"]),  # begun anew
-        ([delta("<b>", 0)], ["<b>", "Hello"]),  # not the words of the answer
+        ([delta_frame("Hel", 0)], ["Hel", "lo", "Hello"]),
+        ([delta_frame("Hel", 0), delta_frame("lo", 3)], ["Hel", "lo", "Hello"]),
+        ([delta_frame("He", 0), delta_frame("o", 4)], ["He", "o", "Hello"]),  # one delta was lost
+        ([delta_frame("Hm", 0), delta_frame("Hell", 0)], ["Hm", "Hell", "o", "Hello"]),  # a second attempt
+        ([delta_frame("<b>", 0)], ["<b>", "Hello"]),  # not a prefix of the answer
         ([], ["Hello"]),
     ],
 )
-def test_what_the_answer_has_overtaken_comes_before_it_all_the_same(
+def test_text_missing_from_the_deltas_is_yielded_before_the_answer(
     pieces: list[bytes], expected: list[str]
 ) -> None:
-    final = happened("A9", "agent.response.v1", crumb="b", trigger_id=ID, message="Hello", creator=BY_AGENT)
-    played = turn([*BEGUN, *pieces, final], "pieces")
-    assert [one.text for one in played.items] == expected
-    assert [one.offset for one in played.items[:-1] if one.text in ("lo", "o")] in ([3], [4], [])
+    final = event_frame(
+        "A9", "agent.response.v1", crumb="b", trigger_id=ID, message="Hello", creator=BY_AGENT
+    )
+    call = turn([*TURN_STARTED, *pieces, final], "pieces")
+    assert [one.text for one in call.items] == expected
+    assert [one.offset for one in call.items[:-1] if one.text in ("lo", "o")] in ([3], [4], [])

@@ -1,4 +1,4 @@
-"""Sessions as wholes: both clients and the command, against a real server."""
+"""Sessions through both clients and `crumb sessions`, against a real server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Crumb = Callable[..., Any]
 
 @pytest.fixture
 def crumb(up: CrumbUp) -> Crumb:
-    """The command in a pipe: what it printed, as JSON; or what it complained about."""
+    """Run `crumb sessions` in a pipe. Returns its JSON output, or its errors if a failure is expected."""
 
     def run(*args: str, code: int = 0) -> Any:
         ended = CliRunner().invoke(app, ["sessions", *args], env={"CRUMB_URL": up.url})
@@ -43,11 +43,11 @@ def crumb(up: CrumbUp) -> Crumb:
     return run
 
 
-async def everything(found: Any) -> list[Any]:
+async def collect(found: Any) -> list[Any]:
     return [one async for one in found]
 
 
-async def test_a_session_is_made_changed_listed_and_deleted(client: Any, name: str) -> None:
+async def test_a_session_is_created_changed_listed_and_deleted(client: Any, name: str) -> None:
     session = await client.create_session(name, title="T", user_id=f"u-{name}", state={"a": 1, "b": 2})
     assert session.id == name
     await session.say("say: hi")
@@ -61,7 +61,7 @@ async def test_a_session_is_made_changed_listed_and_deleted(client: Any, name: s
     with pytest.raises(VersionMismatch) as raised:
         await session.change(title="U", expected_version=info.version)
     assert (raised.value.expected, raised.value.current) == (info.version, changed.version)
-    (listed,) = await everything(client.sessions(user_id=f"u-{name}"))
+    (listed,) = await collect(client.sessions(user_id=f"u-{name}"))
     assert listed.id == name and listed.state is None
     with pytest.raises(AlreadyExists):
         await client.create_session(name)
@@ -70,18 +70,18 @@ async def test_a_session_is_made_changed_listed_and_deleted(client: Any, name: s
         await session.info()
 
 
-async def test_the_list_goes_over_as_many_pages_as_it_takes(
+async def test_the_list_of_sessions_reads_all_pages(
     client: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("breadcrumbs.client.requests._SESSIONS_PER_PAGE", 2)
     names = [f"{name}-{number}" for number in range(5)]
     for one in names:
         await client.create_session(one, user_id=name)
-    assert [one.id for one in await everything(client.sessions(user_id=name))] == names[::-1]
-    assert [one.id for one in await everything(client.sessions(user_id=name, limit=3))] == names[:1:-1]
+    assert [one.id for one in await collect(client.sessions(user_id=name))] == names[::-1]
+    assert [one.id for one in await collect(client.sessions(user_id=name, limit=3))] == names[:1:-1]
 
 
-async def test_a_session_is_forked_paused_and_gone_on_with(client: Any, name: str) -> None:
+async def test_a_session_is_forked_paused_and_resumed(client: Any, name: str) -> None:
     session = client.session(name)
     first = await session.say("say: one")
     await session.say("say: two")
@@ -96,7 +96,7 @@ async def test_a_session_is_forked_paused_and_gone_on_with(client: Any, name: st
         await fork.retry()
 
 
-async def test_a_turn_that_was_stopped_is_run_again(client: Any, name: str) -> None:
+async def test_a_cancelled_turn_can_be_retried(client: Any, name: str) -> None:
     session = client.session(name)
     words = " ".join(f"word{number}" for number in range(100))
     written = await session.say(f"say: {words}", wait=False)
@@ -112,9 +112,7 @@ async def test_a_turn_that_was_stopped_is_run_again(client: Any, name: str) -> N
     await eventually(answered, "the turn was not run again")
 
 
-async def test_waiting_for_a_turn_that_is_run_again_does_not_tell_of_the_failure_before(
-    client: Any, name: str
-) -> None:
+async def test_waiting_for_a_retried_turn_does_not_raise_its_earlier_failure(client: Any, name: str) -> None:
     session = client.session(name)
     words = " ".join(f"word{number}" for number in range(100))
     written = await session.say(f"say: {words}", wait=False)
@@ -126,7 +124,7 @@ async def test_waiting_for_a_turn_that_is_run_again_does_not_tell_of_the_failure
     assert (await session.wait(again)).trigger_id == written.id
 
 
-async def test_P3_a_session_or_a_fork_whose_answer_was_lost_is_made_once(
+async def test_P3_a_session_or_a_fork_with_a_lost_reply_is_created_once(
     up: CrumbUp, kind: str, name: str
 ) -> None:
     with Line(up.url) as line:
@@ -138,16 +136,18 @@ async def test_P3_a_session_or_a_fork_whose_answer_was_lost_is_made_once(
         line.answers_to_lose = 1
         fork = await session.fork()
         assert len(line.lost) == 2
-        assert {one.id for one in await everything(client.sessions(user_id=name))} == {session.id, fork.id}
+        assert {one.id for one in await collect(client.sessions(user_id=name))} == {session.id, fork.id}
         await client.close()
 
 
-async def test_a_change_that_is_none_is_a_mistake_of_the_program(client: Any, name: str) -> None:
+async def test_a_change_of_an_unknown_field_is_a_type_error(client: Any, name: str) -> None:
     with pytest.raises(TypeError, match="colour"):
         await client.session(name).change(colour="red")
 
 
-async def test_who_asks_too_often_is_told_for_how_long_to_wait(kind: str, tmp_path_factory: Any) -> None:
+async def test_a_rate_limited_request_is_raised_with_the_time_to_wait(
+    kind: str, tmp_path_factory: Any
+) -> None:
     limits = '{"enabled": true, "managing": {"per_token": "1/1h"}}'
     with CrumbUp(tmp_path_factory.mktemp("limited"), CRUMB_RATE_LIMITS=limits) as limited:
         client = client_of(kind, limited.url, retries=0)
@@ -174,22 +174,23 @@ def test_the_command_shows_and_changes_sessions(up: CrumbUp, crumb: Crumb, name:
     assert [one["text"] for one in crumb("messages", name, "--limit", "1")] == ["hi"]
     fork = crumb("fork", name, "--message", answer.trigger_id, "--title", "F")
     assert [one["text"] for one in crumb("messages", fork["id"], "--all")] == ["say: hi"]
-    assert "no turn has failed" in crumb("retry", name, code=1)
+    assert "has no failed turn to retry" in crumb("retry", name, code=1)
     assert crumb("retry", fork["id"], "--message", crumb("messages", fork["id"])[0]["id"])["ok"] is True
     assert crumb("delete", name, fork["id"], "--yes")[0]["deleted"] >= 3
-    assert "there is no session" in crumb("show", name, code=1)
+    assert f"session '{name}' not found" in crumb("show", name, code=1)
 
 
-def test_the_command_says_what_to_do(crumb: Crumb, name: str) -> None:
+def test_the_errors_of_the_command_explain_the_next_step(crumb: Crumb, name: str) -> None:
     assert "--yes" in crumb("delete", name, code=2)
     assert "JSON object" in crumb("new", "--state", "[]", code=2)
-    assert "there is no session" in crumb("delete", name, "--yes", code=1)
-    assert "there is no session" in crumb("messages", f"a/b {uuid4()}", code=1)
+    assert f"session '{name}' not found" in crumb("delete", name, "--yes", code=1)
+    missing = f"a/b {uuid4()}"
+    assert f"session '{missing}' not found" in crumb("messages", missing, code=1)
     crumb("new", f"{name} a/b")
     assert crumb("show", f"{name} a/b")["id"] == f"{name} a/b"
 
 
-def on_a_terminal(up: CrumbUp, *args: str) -> str:
+def run_on_terminal(up: CrumbUp, *args: str) -> str:
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [CRUMB, *args],
@@ -202,7 +203,7 @@ def on_a_terminal(up: CrumbUp, *args: str) -> str:
     try:
         while piece := os.read(ours, 65536):
             shown += piece
-    except OSError:  # the other side has closed it
+    except OSError:  # the process has closed the terminal
         pass
     finally:
         os.close(ours)
@@ -210,11 +211,13 @@ def on_a_terminal(up: CrumbUp, *args: str) -> str:
     return shown.decode()
 
 
-def test_on_a_terminal_the_command_draws_tables(up: CrumbUp, name: str) -> None:
+def test_on_a_terminal_the_command_prints_tables(up: CrumbUp, name: str) -> None:
     with Client(up.url) as client:
         client.create_session(name, title="Holidays", user_id="ann")
         client.session(name).say("say: [red]hi[/red]")
-    shown = [on_a_terminal(up, "sessions", *args) for args in (["list"], ["show", name], ["messages", name])]
+    shown = [
+        run_on_terminal(up, "sessions", *args) for args in (["list"], ["show", name], ["messages", name])
+    ]
     table, one, said = shown
     assert name in table and "Holidays" in table and "ann" in table
     assert "title" in one and "Holidays" in one and "1 answers" in one

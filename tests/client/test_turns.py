@@ -1,4 +1,4 @@
-"""Saying something and getting an answer, through a real server with its builder and its agents."""
+"""Messages and their answers, through a real server with its context builder and its agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.support import CrumbUp, Line, client_of
 pytestmark = pytest.mark.anyio
 
 LONG = " ".join(f"w{number}" for number in range(300))
-"""Takes the offline model of these tests about six seconds to say."""
+"""The offline model of these tests needs about six seconds to stream it back."""
 
 
 async def test_two_sessions_stay_apart(client: Any, name: str) -> None:
@@ -31,13 +31,13 @@ async def test_two_sessions_stay_apart(client: Any, name: str) -> None:
     assert answer.context["trigger_id"] == answer.trigger_id
 
 
-async def test_a_session_without_a_name_gets_one_of_its_own(client: Any) -> None:
+async def test_a_session_without_a_name_gets_a_unique_one(client: Any) -> None:
     one, two = client.session(), client.session()
     assert one.id != two.id
     assert "nothing before this" in (await one.say("What did I say?")).text
 
 
-async def test_messages_are_what_was_said_in_its_order(client: Any, name: str) -> None:
+async def test_messages_are_listed_in_order(client: Any, name: str) -> None:
     session = client.session(name)
     assert await session.messages() == ()
     for text in ("one", "two", "three"):
@@ -52,7 +52,7 @@ async def test_messages_are_what_was_said_in_its_order(client: Any, name: str) -
     assert await session.messages(last=100) == messages
 
 
-async def test_an_answer_is_found_however_much_was_said_since(client: Any, name: str) -> None:
+async def test_an_old_answer_is_found_behind_many_later_ones(client: Any, name: str) -> None:
     session = client.session(name)
     first = await session.say("say: first", idempotency_key=f"{name}-k")
     for number in range(120):
@@ -60,11 +60,11 @@ async def test_an_answer_is_found_however_much_was_said_since(client: Any, name:
         await client.create("agent.response.v1", context, session=name)
     assert (await session.wait(first.trigger_id, timeout=5)).text == "first"
     assert (await session.say("say: first", idempotency_key=f"{name}-k", timeout=5)).id == first.id
-    with pytest.raises(NotFound, match="no message"):
+    with pytest.raises(NotFound, match=r"message .* not found in session"):
         await session.wait(str(uuid4()))
 
 
-async def test_an_answer_comes_in_pieces_and_then_whole(client: Any, name: str) -> None:
+async def test_an_answer_arrives_in_deltas_and_then_complete(client: Any, name: str) -> None:
     steps = [step async for step in client.session(name).stream("say: alpha beta gamma delta epsilon")]
     *pieces, answer = steps
     assert isinstance(answer, Answer) and all(isinstance(piece, Delta) for piece in pieces)
@@ -75,7 +75,7 @@ async def test_an_answer_comes_in_pieces_and_then_whole(client: Any, name: str) 
     assert {piece.breadcrumb_id for piece in pieces} == {answer.id}
 
 
-async def test_a_turn_shows_everything_on_the_way(client: Any, name: str) -> None:
+async def test_a_turn_yields_every_event_before_its_answer(client: Any, name: str) -> None:
     steps = [step async for step in client.session(name).turn("What is 6 * 7?")]
     written, *events, answer = steps
     assert isinstance(written, Written) and isinstance(answer, Answer)
@@ -87,7 +87,7 @@ async def test_a_turn_shows_everything_on_the_way(client: Any, name: str) -> Non
     assert all(isinstance(event, Event) and event.session_id == name for event in events)
 
 
-async def test_saying_without_waiting_can_be_waited_for_later(client: Any, name: str) -> None:
+async def test_an_answer_can_be_awaited_later(client: Any, name: str) -> None:
     session = client.session(name)
     written = await session.say("say: later", wait=False)
     assert isinstance(written, Written)
@@ -95,7 +95,7 @@ async def test_saying_without_waiting_can_be_waited_for_later(client: Any, name:
     assert (await session.wait(written.id)).text == "later"
 
 
-async def test_a_message_said_twice_with_one_key_is_answered_once(client: Any, name: str) -> None:
+async def test_a_message_sent_twice_with_one_key_is_answered_once(client: Any, name: str) -> None:
     session = client.session(name)
     first = await session.say("say: once", idempotency_key="k")
     second = await session.say("say: once", idempotency_key="k")
@@ -117,26 +117,24 @@ async def test_P3_a_retry_after_a_killed_connection_leaves_one_message_and_one_a
         await client.close()
 
 
-async def test_a_connection_that_is_cut_while_an_answer_is_made_does_not_lose_it(
-    up: CrumbUp, kind: str, name: str
-) -> None:
-    told: list[str] = []
+async def test_a_connection_cut_during_an_answer_does_not_lose_it(up: CrumbUp, kind: str, name: str) -> None:
+    states: list[str] = []
     with Line(up.url) as line:
         client = client_of(kind, line.url)
         pieces = 0
         text = "say: " + " ".join(f"w{number}" for number in range(60))
         async for step in client.session(name).stream(
-            text, on_connection=lambda state, _: told.append(state)
+            text, on_connection=lambda state, _: states.append(state)
         ):
             pieces += isinstance(step, Delta)
             if pieces in (2, 6):
                 line.cut()
         assert isinstance(step, Answer) and f"say: {step.text}" == text
-        assert "lost" in told and told[-1] == "back"
+        assert "lost" in states and states[-1] == "back"
         await client.close()
 
 
-async def test_an_answer_that_is_stopped_says_so_to_who_waits_for_it(client: Any, name: str) -> None:
+async def test_cancelling_an_answer_raises_an_error_in_its_waiter(client: Any, name: str) -> None:
     session = client.session(name)
 
     async def stop() -> None:
@@ -154,7 +152,7 @@ async def test_an_answer_that_is_stopped_says_so_to_who_waits_for_it(client: Any
     assert (await session.say("say: still there")).text == "still there"
 
 
-async def test_the_time_limit_ends_the_wait_and_not_the_answer(client: Any, name: str) -> None:
+async def test_a_timeout_ends_the_wait_but_not_the_answer(client: Any, name: str) -> None:
     session = client.session(name)
     began = time.monotonic()
     with pytest.raises(NoAnswer, match="within 1 s") as raised:
@@ -165,8 +163,8 @@ async def test_the_time_limit_ends_the_wait_and_not_the_answer(client: Any, name
     assert LONG in answer.text
 
 
-async def test_why_an_agent_failed_is_raised(client: Any, name: str, kind: str) -> None:
-    """A tenant whose assistant is defined with a model that nobody has set up."""
+async def test_the_failure_of_an_agent_is_raised_with_its_reason(client: Any, name: str, kind: str) -> None:
+    """The assistant of this owner uses a model without a key."""
     token = await client.token(owner_id="cccccccc-0000-4000-8000-00000000000c")
     tenant = client_of(kind, client.url, token=token.token)
     await tenant.create(
@@ -192,23 +190,23 @@ async def test_why_an_agent_failed_is_raised(client: Any, name: str, kind: str) 
     await tenant.close()
 
 
-async def test_a_stream_that_is_left_in_the_middle_gives_its_connection_back(client: Any, name: str) -> None:
+async def test_a_stream_that_is_left_early_releases_its_connection(client: Any, name: str) -> None:
     session = client.session(name)
-    for _ in range(12):  # more than httpx keeps open
+    for _ in range(12):
         async with aclosing(session.stream("say: a b c")) as steps:
             async for _ in steps:
                 break
     assert (await session.say("say: fine")).text == "fine"
 
 
-async def test_nothing_is_missed_when_the_server_restarts_under_an_open_stream(
+async def test_an_open_stream_misses_no_event_when_the_server_restarts(
     tmp_path: Path, kind: str, name: str
 ) -> None:
     with CrumbUp(tmp_path) as server:
         client = client_of(kind, server.url)
         poster = Client(server.url)
         seen: list[int] = []
-        told: list[str] = []
+        states: list[str] = []
 
         def write(numbers: range) -> None:
             for number in numbers:
@@ -217,7 +215,7 @@ async def test_nothing_is_missed_when_the_server_restarts_under_an_open_stream(
         async with anyio.create_task_group() as tasks:
 
             async def restart() -> None:
-                while not seen:  # a stream that is being set up hears nothing yet
+                while not seen:  # a stream that is still connecting receives nothing
                     await anyio.to_thread.run_sync(write, range(1))
                     await anyio.sleep(0.1)
                 await anyio.to_thread.run_sync(write, range(1, 10))
@@ -227,7 +225,7 @@ async def test_nothing_is_missed_when_the_server_restarts_under_an_open_stream(
 
             tasks.start_soon(restart)
             events = client.events(
-                session=name, schema_name="note.v1", on_connection=lambda state, _: told.append(state)
+                session=name, schema_name="note.v1", on_connection=lambda state, _: states.append(state)
             )
             async with aclosing(events):
                 with anyio.fail_after(60):
@@ -236,6 +234,6 @@ async def test_nothing_is_missed_when_the_server_restarts_under_an_open_stream(
                         if seen[-1] == 19:
                             break
         assert [number for number in seen if number] == list(range(1, 20))
-        assert told[-1] == "back"
+        assert states[-1] == "back"
         poster.close()
         await client.close()

@@ -1,4 +1,4 @@
-"""A store with a namespace of its own per test, on a real server; and the whole API as a process of its own."""
+"""Fixtures: a store with its own namespace per test on a real server, and the API in its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.servers import free_port
 
 @pytest.fixture(autouse=True)
 def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same numbers whether a tokenizer is installed or not."""
+    """Use the token estimate, so that numbers do not depend on an installed tokenizer."""
     monkeypatch.setattr(builder, "token_counter", TokenEstimator)
 
 
@@ -33,7 +33,7 @@ async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
 
 @pytest.fixture(scope="session")
 def served(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `crumb serve`, in the development mode."""
+    """URL of a `crumb serve` in the development mode."""
     folder, port = tmp_path_factory.mktemp("served"), free_port()
     shutil.copy(SHIPPED, folder / "context.json")
     crumb = [sys.executable, "-c", "from breadcrumbs.cli import main; main()"]

@@ -1,4 +1,4 @@
-"""What the tests of the context builder share: a config, messages, and a builder at work."""
+"""Configs, messages and a running builder for tests of the context builder."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def context_of(store: Store, session: str, consumer: str = "tester", owner: UUID
 
 
 class Builder:
-    """A context builder at work."""
+    """A running context builder."""
 
     def __init__(self, store: Store, book: ConfigsInForce) -> None:
         self.store = store
         self.book = book
 
     async def say(self, text: str, session: str, *, consumer: str = "tester", **more: Any) -> Breadcrumb:
-        """Post a message and wait for the context that is made for it."""
+        """Post a message and wait for its context."""
         message = await post(self.store, text, session=session, **more)
         owner = more.get("owner", OWNER)
         return await self.made_for(message, context_of(self.store, session, consumer, owner))
@@ -110,7 +110,7 @@ def book_of(store: Store, *documents: dict[str, Any]) -> ConfigsInForce:
 
 
 def texts(context: Breadcrumb) -> list[str]:
-    """The messages in a context's conversation, in the order of the prompt."""
+    """Return the messages in a context's conversation, in the order of the prompt."""
     return [
         item["content"]["message"]
         for part in context.context["parts"]

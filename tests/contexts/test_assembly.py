@@ -1,4 +1,4 @@
-"""What goes into a context and what does not: decisions on breadcrumbs, without a store."""
+"""Selection of the items of a context, without a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.contexts.support import ANSWERS, MESSAGES, OWNER, config
 
 
 class Words:
-    """A counter that anybody can check: a word is a token."""
+    """Token counter for which a word is a token."""
 
     method = "words"
 
@@ -35,7 +35,7 @@ def crumb(
     tags: tuple[str, ...] = (),
     **fields: Any,
 ) -> Breadcrumb:
-    """The number is its id and the time of its creation."""
+    """Return a breadcrumb. The number is its id and its creation time."""
     document = {
         "title": text,
         "schema_name": schema,
@@ -63,16 +63,16 @@ def reasons(result: Assembled) -> dict[int, str]:
     return {out.crumb.id.int: out.reason for out in result.left_out}
 
 
-# Order and places
+# Order and parts
 
 
-def test_the_trigger_is_in_also_where_no_source_finds_it() -> None:
+def test_the_trigger_is_included_even_if_no_source_finds_it() -> None:
     result = made(crumb(5), [])
     assert order(result) == [5]
     assert result.items[0].source == "trigger" and result.items[0].number is None
 
 
-def test_the_trigger_is_there_once_and_named_by_the_source_that_found_it() -> None:
+def test_the_trigger_is_included_once_with_the_source_that_found_it() -> None:
     trigger = crumb(5)
     result = made(trigger, found(crumb(1), crumb(5)))
     assert order(result) == [1, 5]
@@ -86,7 +86,7 @@ def test_the_trigger_is_shown_in_the_version_of_its_event() -> None:
     assert result.items[0].crumb.version == 1 and result.items[0].content == {"message": "as it was"}
 
 
-def test_a_conversation_is_told_from_the_oldest_to_the_newest_whatever_its_sources() -> None:
+def test_a_conversation_is_ordered_from_oldest_to_newest_for_any_sources() -> None:
     questions, answers = [crumb(n) for n in (1, 3, 5)], [crumb(n, schema="agent.response.v1") for n in (2, 4)]
     result = made(questions[-1], found(*questions), found(*answers, source=1))
     assert order(result) == [1, 2, 3, 4, 5]
@@ -94,12 +94,12 @@ def test_a_conversation_is_told_from_the_oldest_to_the_newest_whatever_its_sourc
     assert (part["place"], part["key"]) == ("conversation", "conversation")
 
 
-def test_what_is_to_be_answered_comes_last_whatever_was_said_since() -> None:
+def test_the_trigger_comes_last_even_if_later_messages_exist() -> None:
     later = crumb(7, schema="agent.response.v1")
     assert order(made(crumb(5), found(crumb(1), crumb(5)), found(later, source=1))) == [1, 7, 5]
 
 
-def test_shared_elsewhere_and_conversation_are_parts_of_their_own() -> None:
+def test_shared_elsewhere_and_conversation_are_separate_parts() -> None:
     sources = [MESSAGES, {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all"}},
                {"key": "tools", "schema_name": "tool.catalog.v1"}]  # fmt: skip
     result = made(
@@ -137,7 +137,7 @@ def test_a_trigger_without_a_session_is_the_whole_conversation() -> None:
     assert [(item.crumb.id.int, item.place) for item in result.items] == [(1, "shared"), (5, "conversation")]
 
 
-# What stays out
+# Omitted items
 
 
 @pytest.mark.parametrize(
@@ -156,43 +156,43 @@ def test_a_trigger_without_a_session_is_the_whole_conversation() -> None:
         ({"sensitivity": "secret", "tags": ("draft",)}, {"exclude": {"tags": ["draft"]}}, "secret"),
     ],
 )
-def test_what_never_enters_is_left_out_with_its_reason(
+def test_excluded_schemas_are_left_out_with_their_reason(
     fields: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
     result = made(crumb(5), found(crumb(1, **fields), crumb(2)), **changes)
     assert order(result) == [2, 5] and reasons(result) == {1: reason}
 
 
-def test_personal_data_may_enter() -> None:
+def test_personal_data_is_included() -> None:
     assert order(made(crumb(5), found(crumb(1, sensitivity="pii")))) == [1, 5]
 
 
-def test_what_two_sources_find_is_in_once_and_noted() -> None:
+def test_an_item_found_by_two_sources_is_included_once_and_recorded() -> None:
     result = made(crumb(5), found(crumb(1)), found(crumb(1), source=1))
     assert order(result) == [1, 5]
     assert [(out.crumb.id.int, out.reason, out.number) for out in result.left_out] == [(1, "duplicate", 1)]
 
 
-def test_a_later_message_waits_for_its_turn_but_a_later_answer_is_in() -> None:
+def test_a_later_message_is_left_out_but_a_later_answer_is_included() -> None:
     result = made(crumb(5), found(crumb(6), crumb(5)), found(crumb(7, schema="agent.response.v1"), source=1))
     assert order(result) == [7, 5] and reasons(result) == {6: "not yet its turn"}
 
 
 @pytest.mark.parametrize("fields", [{"sensitivity": "secret"}, {"visibility": "private"}])
 def test_a_secret_or_private_trigger_makes_no_context(fields: dict[str, Any]) -> None:
-    with pytest.raises(TriggerWithheld, match="shown to no model"):
+    with pytest.raises(TriggerWithheld, match="must not be shown to a model"):
         made(crumb(5, **fields), found(crumb(1)))
 
 
-def test_an_excluded_trigger_is_in_all_the_same_and_that_is_noted() -> None:
+def test_an_excluded_trigger_is_included_and_recorded() -> None:
     result = made(crumb(5, tags=("draft",)), [], exclude={"tags": ["draft"]})
-    assert order(result) == [5] and any("excluded" in note for note in result.notes)
+    assert order(result) == [5] and any("matches exclude" in note for note in result.notes)
 
 
 # The budget
 
 
-def test_the_newest_are_kept_first() -> None:
+def test_the_newest_items_are_kept_first() -> None:
     crumbs = [crumb(n, "a b c") for n in range(1, 6)]
     result = made(crumbs[-1], found(*crumbs), formatting={"max_tokens": 9})
     assert order(result) == [3, 4, 5] and result.tokens == 9
@@ -200,20 +200,20 @@ def test_the_newest_are_kept_first() -> None:
     assert {out.tokens for out in result.left_out} == {3}
 
 
-def test_there_is_never_a_gap_in_a_conversation() -> None:
-    """The long one does not fit; the short ones before it would, but would make no sense without it."""
+def test_a_conversation_has_no_gaps() -> None:
+    """The long message does not fit. Shorter ones before it would fit, but make no sense without it."""
     crumbs = [crumb(1, "a"), crumb(2, "a"), crumb(3, "a " * 50), crumb(4, "a"), crumb(5, "a")]
     result = made(crumbs[-1], found(*crumbs), formatting={"max_tokens": 10})
     assert order(result) == [4, 5] and set(reasons(result)) == {1, 2, 3}
 
 
-def test_the_trigger_is_kept_also_where_it_alone_is_too_large() -> None:
+def test_the_trigger_is_kept_even_if_it_exceeds_the_budget() -> None:
     result = made(crumb(5, "a " * 50), found(crumb(1)), formatting={"max_tokens": 10})
     assert order(result) == [5] and result.tokens == 50
-    assert result.notes == ["the trigger alone is larger than the budget"]
+    assert result.notes == ["the trigger alone exceeds the budget"]
 
 
-def test_the_conversation_comes_before_the_rest_and_small_things_fill_what_is_left() -> None:
+def test_the_conversation_has_priority_and_small_items_fill_the_remaining_budget() -> None:
     tools = [crumb(8, "a " * 6, session=None, schema="t.v1"), crumb(7, "a a", session=None, schema="t.v1")]
     result = made(
         crumb(5, "a a"),
@@ -242,10 +242,10 @@ def test_any_conversation_is_cut_at_one_point_and_within_its_budget(
     assert sorted([*order(result), *reasons(result)]) == sorted(c.id.int for c in [*crumbs, *shared])
 
 
-# What a model is shown
+# Rendering
 
 
-def test_the_glue_of_the_runtime_is_not_shown() -> None:
+def test_internal_fields_of_the_runtime_are_not_shown() -> None:
     glue = {
         "session_id": "s",
         "trigger_id": "t",
@@ -272,16 +272,16 @@ def test_hints_of_the_breadcrumb_win_over_those_of_its_schema() -> None:
     assert result.definitions == {"user.message.v1": definition}
 
 
-def test_who_spoke_is_told_beside_the_content() -> None:
+def test_the_speaker_is_shown_next_to_the_content() -> None:
     answer = crumb(4, schema="agent.response.v1", context={"message": "hi", "creator": {"agent_id": "bot"}})
     (part,) = made(crumb(5), found(answer, source=1)).parts()
     assert part["items"][0]["creator"] == "bot" and part["items"][0]["content"] == {"message": "hi"}
 
 
-# What is said about it
+# Explanation
 
 
-def test_every_item_says_which_source_and_which_tags() -> None:
+def test_every_item_has_its_source_and_tags() -> None:
     source = {"key": "notes", "any_tags": ["red", "blue"], "all_tags": ["note"], "fetch": {"limit": 3}}
     trigger = crumb(5)
     result = made(trigger, found(crumb(1, tags=("blue", "note", "x")), key="notes"), sources=[source])
@@ -298,7 +298,7 @@ def test_every_item_says_which_source_and_which_tags() -> None:
     assert (explained["tokens"], explained["budget"], explained["counted_by"]) == (2, 4000, "words")
 
 
-def test_a_long_list_of_what_was_left_out_is_cut_and_the_rest_counted() -> None:
+def test_a_long_list_of_omitted_items_is_shortened_and_counted() -> None:
     secrets = [crumb(n, sensitivity="secret") for n in range(1, 251)]
     explained = made(crumb(999), found(*secrets), sources=[MESSAGES, ANSWERS]).explain([])
     assert len(explained["left_out"]) == 100 and explained["left_out_besides"] == 150

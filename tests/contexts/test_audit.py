@@ -1,4 +1,4 @@
-"""The proof of isolation finds nothing in a store that is as it should be, and every way in which it is not."""
+"""The isolation audit passes on a correct store and finds every kind of violation."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ async def fill(store: Store, sessions: int = 3, turns: int = 3, owner: UUID = OW
 
 
 async def overwrite(store: Store, crumb: Breadcrumb, change: dict[str, Any], lane: int | None = None) -> None:
-    """Write past every rule, as no client and no worker can."""
+    """Overwrite a stored breadcrumb without any checks, as no client or worker can."""
     lane = home_lane(crumb.id, store.lanes) if lane is None else lane
     changed = Breadcrumb(
         crumb.id, crumb.owner_id, crumb.version, crumb.created, crumb.updated, crumb.expires, crumb.max_reads,
         None, None, orjson.dumps(crumb.document | change),
     )  # fmt: skip
     await store.connection.call(
-        lane, b"SET", store.keys.body(lane, crumb.owner_id, crumb.id.bytes), record.whole(changed)
+        lane, b"SET", store.keys.body(lane, crumb.owner_id, crumb.id.bytes), record.encode(changed)
     )
 
 
@@ -71,7 +71,7 @@ async def any_store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def test_a_store_as_it_should_be_is_clean_and_everything_was_looked_at(any_store: Store) -> None:
+async def test_a_correct_store_is_clean_and_checked_completely(any_store: Store) -> None:
     other = uuid4()
     await fill(any_store)
     await fill(any_store, sessions=1, turns=1, owner=other)
@@ -91,7 +91,7 @@ async def test_an_empty_store_is_clean(store: Store) -> None:
     assert report.is_clean and report.breadcrumbs == 0
 
 
-async def test_what_was_deleted_since_is_counted_and_no_finding(store: Store) -> None:
+async def test_deleted_items_are_counted_and_not_reported(store: Store) -> None:
     await fill(store, sessions=1)
     first, *_ = (await store.list(OWNER, Query(schema_name="user.message.v1", sort="created_at"))).items
     await store.delete(OWNER, first.id)
@@ -99,7 +99,7 @@ async def test_what_was_deleted_since_is_counted_and_no_finding(store: Store) ->
     assert report.is_clean and report.gone == 1
 
 
-async def test_somebody_elses_idea_of_a_context_is_counted_and_no_finding(store: Store) -> None:
+async def test_contexts_of_other_programs_are_counted_and_not_reported(store: Store) -> None:
     await post(store, "by hand", session="s", schema="agent.context.v1")
     report = await audit_isolation(store)
     assert report.is_clean and report.unreadable == 1
@@ -120,11 +120,11 @@ async def test_a_breadcrumb_of_another_session_in_a_context_is_found(store: Stor
     change = context.context | {"explain": explained | {"items": [*explained["items"], item]}}
     await overwrite(store, context, {"context": change})
     (finding,) = (await audit_isolation(store)).findings
-    assert "scope current, but found something of session 's1'" in finding.what
+    assert "scope current, but this item belongs to session 's1'" in finding.what
     assert (finding.breadcrumb_id, finding.item_id) == (context.id, stranger.id)
 
 
-async def test_something_from_elsewhere_shown_as_the_conversation_is_found(store: Store) -> None:
+async def test_an_item_from_elsewhere_in_the_conversation_is_found(store: Store) -> None:
     context, _ = await _context_and_stranger(store)
     explained = context.context["explain"]
     items = [
@@ -133,26 +133,26 @@ async def test_something_from_elsewhere_shown_as_the_conversation_is_found(store
     ]
     await overwrite(store, context, {"context": context.context | {"explain": explained | {"items": items}}})
     findings = (await audit_isolation(store)).findings
-    assert any("it must be 'elsewhere'" in finding.what for finding in findings)
-    assert any("does not account for" in finding.what for finding in findings)
+    assert any("instead of 'elsewhere'" in finding.what for finding in findings)
+    assert any("but its explanation does not" in finding.what for finding in findings)
 
 
-async def test_something_rendered_that_is_not_accounted_for_is_found(store: Store) -> None:
+async def test_a_rendered_item_without_a_record_is_found(store: Store) -> None:
     context, stranger = await _context_and_stranger(store)
     parts = deepcopy(context.context["parts"])
     parts[-1]["items"].append({"id": str(stranger.id), "created_at": "", "content": {"message": "smuggled"}})
     await overwrite(store, context, {"context": context.context | {"parts": parts}})
     (finding,) = (await audit_isolation(store)).findings
-    assert "does not account for" in finding.what
+    assert "but its explanation does not" in finding.what
 
 
-async def test_a_bleed_in_an_older_version_is_found_where_history_is_asked_for(store: Store) -> None:
+async def test_a_leak_in_an_older_version_is_found_with_history(store: Store) -> None:
     context, stranger = await _context_and_stranger(store)
     older = await store.get_version(OWNER, context.id, 1)
     row = [str(stranger.id), 1, 1, "c", 0, 1]
     explained = older.context["explain"]
     change = older.context | {"explain": explained | {"items": [*explained["items"], row]}}
-    body = record.whole(
+    body = record.encode(
         Breadcrumb(older.id, OWNER, 1, older.created, older.updated, older.expires, 0, None, None,
                    orjson.dumps(older.document | {"context": change}))
     )  # fmt: skip
@@ -180,7 +180,10 @@ async def test_a_tag_that_disagrees_with_the_session_id_is_found(
     assert (await audit_isolation(store)).is_clean
     await overwrite(store, crumb, change)
     findings = (await audit_isolation(store)).findings
-    assert any("do not agree" in finding.what and finding.breadcrumb_id == crumb.id for finding in findings)
+    assert any(
+        "session tag and session_id differ" in finding.what and finding.breadcrumb_id == crumb.id
+        for finding in findings
+    )
 
 
 async def test_a_breadcrumb_in_the_wrong_lane_is_found(store: Store) -> None:
@@ -188,26 +191,26 @@ async def test_a_breadcrumb_in_the_wrong_lane_is_found(store: Store) -> None:
     right = lane_for(OWNER, "session", "a", store.lanes)
     await overwrite(store, crumb, {}, lane=(right + 1) % store.lanes)
     findings = (await audit_isolation(store)).findings
-    assert any(f"whose lane is {right}, but lies in lane" in finding.what for finding in findings)
+    assert any(f" in lane {right}, but is stored in lane" in finding.what for finding in findings)
 
 
-async def test_a_breadcrumb_that_is_missing_from_its_sessions_index_is_found(store: Store) -> None:
+async def test_a_breadcrumb_missing_from_the_index_of_its_session_is_found(store: Store) -> None:
     crumb = await post(store, "x", session="a")
     lane = home_lane(crumb.id, store.lanes)
     await store.connection.call(
         lane, b"ZREM", store.keys.by_session(lane, OWNER, "a", "user.message.v1"), crumb.id.bytes
     )
     (finding,) = (await audit_isolation(store)).findings
-    assert finding.what == "it is not in the index of its session"
+    assert finding.what == "the breadcrumb is not in the index of its session"
     assert finding.as_dict() == {
         "what": finding.what, "owner_id": str(OWNER), "breadcrumb_id": str(crumb.id)
     }  # fmt: skip
 
 
-async def test_a_builder_that_forgot_the_session_filter_would_be_found(
+async def test_a_builder_without_the_session_filter_is_found(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The audit does not believe the builder: it looks at what was really shown."""
+    """The audit does not trust the builder. It checks the items that were shown."""
     from breadcrumbs.runtime.retrieval import sources
 
     def wrong(request: Any, source: Any, session: str) -> Any:

@@ -1,4 +1,4 @@
-"""The builder at work on a real server: what it reacts to, what it never does, and where it stops."""
+"""The context builder on a real server: triggers, excluded items and loops."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def errors(store: Store, session: str) -> list[Breadcrumb]:
 
 async def first_error(store: Store, session: str) -> Breadcrumb:
     with anyio.fail_after(20):
-        while not (found := await errors(store, session)):  # noqa: ASYNC110 - it comes from another worker
+        while not (found := await errors(store, session)):  # noqa: ASYNC110 - another worker writes it, without an event here
             await anyio.sleep(0.02)
     return found[0]
 
 
-async def test_the_trigger_is_in_its_context_also_in_the_first_turn(store: Store) -> None:
+async def test_the_first_turn_has_its_trigger_in_the_context(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         context = await builder.say("hello", "s", tags=("extension:chat", "user:ada", "user:message"))
     assert texts(context) == ["hello"]
@@ -57,7 +57,7 @@ async def test_R5_any_trigger_and_any_consumer(store: Store) -> None:
     assert context.version == 1 and texts(context) == ["now!"]
 
 
-async def test_a_message_without_a_session_has_a_context_of_its_own(store: Store) -> None:
+async def test_a_message_without_a_session_has_its_own_context(store: Store) -> None:
     async with building(store, book_of(store)):
         first, second = await post(store, "one"), await post(store, "two")
         with anyio.fail_after(20):
@@ -68,17 +68,15 @@ async def test_a_message_without_a_session_has_a_context_of_its_own(store: Store
                 await anyio.sleep(0.02)
     assert {context.context["trigger_id"] for context in found} == {str(first.id), str(second.id)}
     assert all(len(texts(context)) == 1 and context.session_id is None for context in found)
-    assert all("no conversation to look at" in context.context["explain"]["notes"][0] for context in found)
+    assert all("no conversation to read" in context.context["explain"]["notes"][0] for context in found)
 
 
 @pytest.mark.parametrize("fields", [{"sensitivity": "secret"}, {"visibility": "private"}])
-async def test_a_message_that_no_model_may_see_leaves_an_error_instead(
-    store: Store, fields: dict[str, Any]
-) -> None:
+async def test_a_message_that_no_model_may_see_leaves_an_error(store: Store, fields: dict[str, Any]) -> None:
     async with building(store, book_of(store)) as builder:
         message = await post(store, "hush", session="s", **fields)
         error = await first_error(store, "s")
-        assert "shown to no model" in error.context["error"]
+        assert "must not be shown to a model" in error.context["error"]
         assert error.context["trigger_id"] == str(message.id) and b"hush" not in error.json
         with pytest.raises(NotFound):
             await store.get(OWNER, context_of(store, "s"))
@@ -87,7 +85,7 @@ async def test_a_message_that_no_model_may_see_leaves_an_error_instead(
 
 
 async def test_a_context_never_triggers_its_own_config(store: Store) -> None:
-    """Also where the inherited namespaces are other ones than a config file can know of."""
+    """This holds even with inherited namespaces that the check of a config file does not include."""
     book = book_of(store, document(update_triggers=[{"any_tags": ["topic:x"]}]))
     worker = Worker(
         store, reader_of(store), ContextBuilder(store, book, inherited=("session", "topic")), lease_seconds=5
@@ -108,8 +106,8 @@ async def test_a_context_never_triggers_its_own_config(store: Store) -> None:
     assert (await store.get(OWNER, context.id)).version == 1
 
 
-async def test_configs_that_trigger_each_other_end_somewhere(store: Store) -> None:
-    """A file cannot hold such a ring, but a file and a breadcrumb together can."""
+async def test_configs_that_trigger_each_other_stop(store: Store) -> None:
+    """The check of a file refuses such a cycle, but a file and a breadcrumb together can have one."""
 
     def after(consumer: str, other: str) -> dict[str, Any]:
         waits_for = {"schema_name": "agent.context.v1", "all_tags": [f"consumer:{other}"]}
@@ -127,7 +125,7 @@ async def test_configs_that_trigger_each_other_end_somewhere(store: Store) -> No
     assert MAX_HOPS <= sum(versions) <= MAX_HOPS + 2
 
 
-async def test_a_message_with_as_many_tags_as_there_may_be_gets_its_context(store: Store) -> None:
+async def test_a_message_with_the_maximum_of_tags_gets_its_context(store: Store) -> None:
     tags = tuple(f"user:{number}" for number in range(MAX_TAGS - 1))
     async with building(store, book_of(store)) as builder:
         context = await builder.say("hello", "s", tags=tags)
@@ -135,7 +133,7 @@ async def test_a_message_with_as_many_tags_as_there_may_be_gets_its_context(stor
     assert {"session:s", "agent:context", "consumer:tester"} <= set(context.tags)
 
 
-async def test_hints_decide_what_a_model_sees(store: Store) -> None:
+async def test_hints_shape_the_content_of_items(store: Store) -> None:
     await post(
         store, schema="schema.def.v1", tags=("defines:user.message.v1",), llm_hints={"exclude": ["phone"]}
     )
@@ -148,7 +146,7 @@ async def test_hints_decide_what_a_model_sees(store: Store) -> None:
     assert texts(own) == ["call me", "or me"]
 
 
-async def test_an_edit_of_a_message_shows_in_the_next_context_and_not_in_the_last(store: Store) -> None:
+async def test_an_edit_of_a_message_affects_only_later_contexts(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         first = await builder.say("hello", "s")
         message = (await store.list(OWNER, Query(schema_name="user.message.v1"))).items[0]

@@ -1,4 +1,4 @@
-"""`crumb context …` and `crumb audit …`, as somebody at a shell has them."""
+"""The commands `crumb context …` and `crumb audit …`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.contexts.support import MESSAGES, book_of, building, context_of, docu
 
 
 class Shell:
-    """Somebody at a shell, beside a store that contexts were made in."""
+    """Runs commands on a store with contexts."""
 
     def __init__(self, url: str, namespace: str, folder: Path) -> None:
         self.url, self.namespace, self.folder = url, namespace, folder
@@ -96,11 +96,11 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 # check
 
 
-def test_a_good_config_is_fine(shell: Shell, at_a_terminal: None) -> None:
+def test_a_valid_config_passes_the_check(shell: Shell, at_a_terminal: None) -> None:
     done = shell.run("context", "check", shell.file("one.json", document()))
-    assert (done.exit_code, done.stdout) == (0, "fine: 1 config, consumer tester\n")
+    assert (done.exit_code, done.stdout) == (0, "valid, 1 config, consumer tester\n")
     two = shell.file("two.json", [document(), document(consumer_id="b")])
-    assert shell.run("context", "check", two).stdout == "fine: 2 configs, consumers tester, b\n"
+    assert shell.run("context", "check", two).stdout == "valid, 2 configs, consumers tester, b\n"
 
 
 def test_a_bad_config_is_shown_line_by_line(shell: Shell) -> None:
@@ -108,9 +108,9 @@ def test_a_bad_config_is_shown_line_by_line(shell: Shell) -> None:
     done = shell.run("context", "check", bad, shell.file("good.json", document()))
     assert done.exit_code == 1
     assert done.stderr.splitlines() == [
-        f"{bad}:1:1: sources: this field is needed",
-        f"{bad}:2:22: update_triggers.0: this matches everything: name a schema_name or tags to react to",
-        f"{bad}:3:2: sourcs: there is no such field: did you mean 'sources'?",
+        f"{bad}:1:1: sources: this field is required",
+        f"{bad}:2:22: update_triggers.0: this trigger matches everything: add a schema_name or tags",
+        f"{bad}:3:2: sourcs: unknown field: did you mean 'sources'?",
     ]
     told = json.loads(done.stdout)
     assert told["ok"] is False and [config["consumer_id"] for config in told["configs"]] == ["tester"]
@@ -119,7 +119,7 @@ def test_a_bad_config_is_shown_line_by_line(shell: Shell) -> None:
     }  # fmt: skip
 
 
-def test_a_file_that_is_not_there_is_said(shell: Shell) -> None:
+def test_a_missing_config_file_is_reported(shell: Shell) -> None:
     assert "cannot read missing.json: No such file" in shell.fails("context", "check", "missing.json")
 
 
@@ -139,7 +139,7 @@ def test_a_session_is_explained(filled: Shell) -> None:
     assert older["parts_are_as_shown_then"] is True and older["parts_gone"] == []
 
 
-def test_at_a_terminal_there_is_a_table_with_a_budget_bar(filled: Shell, at_a_terminal: None) -> None:
+def test_a_terminal_shows_a_table_with_a_budget_bar(filled: Shell, at_a_terminal: None) -> None:
     shown = filled.run("context", "explain", "demo", "--parts").stdout
     assert "session demo" in shown and "consumer tester" in shown
     assert "█" in shown and "of 4,000 (0%, estimate)" in shown
@@ -147,20 +147,24 @@ def test_at_a_terminal_there_is_a_table_with_a_budget_bar(filled: Shell, at_a_te
     assert "byte for byte what the model was shown" in shown
 
 
-def test_of_several_contexts_one_is_to_be_chosen(filled: Shell) -> None:
+def test_several_contexts_require_a_choice(filled: Shell) -> None:
     assert "--consumer" in filled.fails("context", "explain", "two", code=2)
     assert filled.json("context", "explain", "two", "--consumer", "second")["consumer_id"] == "second"
     assert "no context of third" in filled.fails("context", "explain", "two", "--consumer", "third")
 
 
-def test_what_is_not_there_is_said(filled: Shell) -> None:
-    assert "no context 'nowhere'" in filled.fails("context", "explain", "nowhere")
+def test_a_missing_context_is_reported(filled: Shell) -> None:
+    assert "session 'nowhere' has no context: a context is built when a message arrives" in filled.fails(
+        "context", "explain", "nowhere"
+    )
     assert "no version 9" in filled.fails("context", "explain", "demo", "--version", "9")
-    assert "no context 'demo'" in filled.fails("context", "explain", "demo", "--owner", str(uuid4()))
+    assert "session 'demo' has no context: a context is built when a message arrives" in filled.fails(
+        "context", "explain", "demo", "--owner", str(uuid4())
+    )
     assert "no store named" in filled.fails("context", "explain", "demo", CRUMB_NAMESPACE="empty")
 
 
-def test_whose_context_is_taken_from_the_only_key(filled: Shell) -> None:
+def test_the_owner_defaults_to_that_of_the_only_api_key(filled: Shell) -> None:
     def keys(*owners: UUID) -> str:
         return json.dumps([{"key": secrets.token_hex(12), "owner_id": str(owner)} for owner in owners])
 
@@ -199,7 +203,7 @@ def test_a_preview_at_a_terminal(filled: Shell, at_a_terminal: None) -> None:
     assert "- conversation · conversation: user.message.v1 · 3 tokens · question 0 (over budget)" in shown
 
 
-def test_what_cannot_be_previewed_is_said(filled: Shell) -> None:
+def test_an_impossible_preview_is_refused_with_the_reason(filled: Shell) -> None:
     bad, two = filled.file("bad.json", "{"), filled.file("two.json", [document(), document(consumer_id="b")])
     assert f"{bad}:1:2" in filled.fails("context", "preview", "-s", "demo", "--config", bad)
     assert "--consumer" in filled.fails("context", "preview", "-s", "demo", "--config", two, code=2)
@@ -209,7 +213,7 @@ def test_what_cannot_be_previewed_is_said(filled: Shell) -> None:
     other = filled.file("other.json", document(consumer_id="other"))
     no_context = filled.fails("context", "preview", "-s", "demo", "--config", other, "--diff")
     assert "no context of other to compare with" in no_context
-    assert "nothing that this config reacts to" in filled.fails(
+    assert "no breadcrumb that matches the update_triggers" in filled.fails(
         "context", "preview", "-s", "x", "--config", other
     )
     assert "UUID" in filled.fails("context", "preview", "-s", "demo", "--config", other, "--trigger", "x")
@@ -230,10 +234,10 @@ def test_a_clean_store_ends_with_0(filled: Shell, at_a_terminal: None) -> None:
     told = filled.json("audit", "isolation", "--history", "--json")
     assert told["ok"] and told["contexts"] == 3 and told["context_versions"] >= 5 and told["findings"] == []
     shown = filled.run("audit", "isolation").stdout
-    assert "no session has anything of another one in it" in shown
+    assert "no session contains data of another one" in shown
 
 
-def test_a_bleed_ends_with_1_and_is_named(filled: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_is_reported_with_exit_code_1(filled: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     async def spoil(store: Store) -> None:
         crumb = await post(store, "x", session="a", owner=DEVELOPER)
         lane = home_lane(crumb.id, store.lanes)
@@ -258,8 +262,8 @@ def test_every_command_has_help_with_an_example(shell: Shell, command: tuple[str
     assert done.exit_code == 0 and f"crumb {' '.join(command)}" in done.stdout.partition("\n")[2]
 
 
-def test_context_of_is_where_the_builder_writes(filled: Shell) -> None:
-    """What the other tests rely on: one context per consumer and session, at a derived id."""
+def test_context_of_matches_the_id_that_the_builder_writes(filled: Shell) -> None:
+    """Other tests rely on it: each consumer and session has one context with a derived id."""
 
     async def look(store: Store) -> None:
         context = await store.get(DEVELOPER, context_of(store, "demo", owner=DEVELOPER))

@@ -1,4 +1,4 @@
-"""Whatever is wrong in a config is said with its line and column, and with what was expected."""
+"""Errors in a config are reported with line, column and the expected value."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-def test_the_good_one_is_good() -> None:
+def test_the_valid_config_is_accepted() -> None:
     assert [config.consumer_id for config in parse_configs(GOOD.encode())] == ["a"]
 
 
@@ -50,24 +50,30 @@ def test_the_good_one_is_good() -> None:
     ("old", "new", "line", "column", "says"),
     [
         ('"a",', '"a"', 3, 3, "a comma or } is missing"),
-        ('"limit": 10', '"limit": ', 6, 45, "a value belongs here"),
-        ('"limit": 10', '"limit": 010', 6, 45, "010 is no JSON number"),
+        ('"limit": 10', '"limit": ', 6, 45, "a value is missing here"),
+        ('"limit": 10', '"limit": 010', 6, 45, "010 is not a JSON number"),
         ('"limit": 10', '"limit": ten', 6, 45, '"ten"'),
-        ('"limit": 10', '"limit": None', 6, 45, "written null"),
-        ('"limit": 10', '"limit": NaN', 6, 45, "no JSON value"),
+        ('"limit": 10', '"limit": None', 6, 45, "write null instead of None"),
+        ('"limit": 10', '"limit": NaN', 6, 45, "not a JSON value"),
         ('"limit": 10', "'limit': 10", 6, 36, "double quotes"),
-        ('"limit": 10', '"limit": 10,', 6, 47, "take it away"),
+        ('"limit": 10', '"limit": 10,', 6, 47, "trailing comma before }: remove it"),
         ('"limit": 10', '"limit" 10', 6, 44, 'after "limit"'),
         ('"limit": 10', '"limit": 10 // ten', 6, 48, "no comments"),
         ('"limit": 10', '# ten\n"limit": 10', 6, 36, "no comments"),
         ('"a",', '"a,', 2, 21, "line break"),
         ('"a",', '"\\x",', 2, 19, "backslash"),
         ('"a",', '"\\ud800",', 2, 18, "surrogate"),
-        ('"max_tokens": 100}\n}\n', '"max_tokens": 100}\n', 9, 1, "the { of line 1, column 1 needs its }"),
-        ('"max_tokens": 100}\n}\n', '"max_tokens": 100}\n}}\n', 9, 2, "more after the end"),
+        (
+            '"max_tokens": 100}\n}\n',
+            '"max_tokens": 100}\n',
+            9,
+            1,
+            "} is missing for the { in line 1, column 1",
+        ),
+        ('"max_tokens": 100}\n}\n', '"max_tokens": 100}\n}}\n', 9, 2, "unexpected text after the end"),
     ],
 )
-def test_what_is_not_json_is_shown_where_it_ends_to_be(
+def test_invalid_json_is_reported_with_its_position(
     old: str, new: str, line: int, column: int, says: str
 ) -> None:
     ((found_line, found_column, where, message),) = complaints(changed(old, new))
@@ -82,7 +88,7 @@ def test_what_is_not_json_is_shown_where_it_ends_to_be(
         ('"formatting"', '"formating"', 8, 3, "formating", "did you mean 'formatting'?"),
         ('"schema_name": "user.message.v1"}', '"schema": "user.message.v1"}', 3, 24,
          "update_triggers.0.schema", "did you mean 'schema_name'?"),
-        ('"max_tokens"', '"colour"', 8, 18, "formatting.colour", "here are max_tokens"),
+        ('"max_tokens"', '"colour"', 8, 18, "formatting.colour", "expected one of: max_tokens"),
         ('"limit": 10', '"limit": -1', 6, 45, "sources.0.fetch.limit", "at least 1, not -1"),
         ('"limit": 10', '"limit": 0', 6, 45, "sources.0.fetch.limit", "at least 1, not 0"),
         ('"limit": 10', '"limit": 99999', 6, 45, "sources.0.fetch.limit", "at most 1,000, not 99999"),
@@ -107,23 +113,23 @@ def test_what_is_not_json_is_shown_where_it_ends_to_be(
         ('{"schema_name": "user.message.v1"}]', '{"any_tags": ["extension:chat"]}]', 3, 23,
          "update_triggers.0", "would trigger itself"),
         ('"schema_name": "user.message.v1",\n', '"schema_name": "",\n', 5, 44, "sources.0.schema_name", "not be empty"),
-        ('"schema_name": "user.message.v1",\n', "\n", 5, 5, "sources.0", "needs a schema_name or tags"),
-        ('"key": "conversation", ', "", 5, 5, "sources.0.key", "this field is needed"),
-        ('"conversation", ', '"two words", ', 5, 13, "sources.0.key", "begins with a letter"),
+        ('"schema_name": "user.message.v1",\n', "\n", 5, 5, "sources.0", "requires a schema_name or tags"),
+        ('"key": "conversation", ', "", 5, 5, "sources.0.key", "this field is required"),
+        ('"conversation", ', '"two words", ', 5, 13, "sources.0.key", "must begin with a letter"),
         ('"a",', '"",', 2, 18, "consumer_id", "not be empty"),
-        ('"a",', "7,", 2, 18, "consumer_id", "must be text, not 7"),
+        ('"a",', "7,", 2, 18, "consumer_id", "must be a string, not 7"),
         ('"max_tokens": 100', '"max_tokens": -5', 8, 32, "formatting.max_tokens", "at least 1, not -5"),
         ('"formatting": {"max_tokens": 100}', '"output": {"tags": ["x", "session:abc"]}', 8, 28,
-         "output.tags.1", "leave session tags out"),
+         "output.tags.1", "remove session tags"),
         ('"formatting": {"max_tokens": 100}', '"output": {"tags": ["consumer:b"]}', 8, 23,
-         "output.tags.0", "one config, one consumer"),
+         "output.tags.0", "a config has one consumer"),
         ('"formatting": {"max_tokens": 100}', '"exclude": {"tags": "secret"}', 8, 23, "exclude.tags", "must be a list"),
         ('"consumer_id": "a",', '"consumer_id": "a", "consumer_id": "b",', 2, 23, "consumer_id",
-         "stands in line 2 already"),
-        ('"limit": 10', '"limit": 10, "limit": 20', 6, 49, "sources.0.fetch.limit", "stands in line 6 already"),
+         "already set in line 2"),
+        ('"limit": 10', '"limit": 10, "limit": 20', 6, 49, "sources.0.fetch.limit", "already set in line 6"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_shown_at_its_place(
+def test_errors_are_reported_with_their_position(
     old: str, new: str, line: int, column: int, where: str, says: str
 ) -> None:
     ((found_line, found_column, found_where, message),) = complaints(changed(old, new))
@@ -134,8 +140,8 @@ def test_what_is_wrong_is_shown_at_its_place(
 @pytest.mark.parametrize(
     ("raw", "line", "column", "says"),
     [
-        (b"", 1, 1, "there is nothing in it"),
-        (b"\n \n", 3, 1, "there is nothing in it"),
+        (b"", 1, 1, "the document is empty"),
+        (b"\n \n", 3, 1, "the document is empty"),
         (b"\xef\xbb\xbf" + GOOD.encode(), 1, 1, "byte order mark"),
         (GOOD.encode("utf-16"), 1, 1, "UTF-16"),
         (GOOD.replace('"a"', '"\xe4"').encode("latin-1"), 2, 19, "not UTF-8"),
@@ -146,12 +152,12 @@ def test_what_is_wrong_is_shown_at_its_place(
         (b'[{"consumer_id": "a"}, null]', 1, 24, "must be an object"),
     ],
 )
-def test_files_that_are_wrong_as_a_whole(raw: bytes, line: int, column: int, says: str) -> None:
+def test_files_with_an_invalid_structure_are_refused(raw: bytes, line: int, column: int, says: str) -> None:
     found = complaints(raw)
     assert any((at, beside) == (line, column) and says in message for at, beside, _, message in found), found
 
 
-def test_everything_that_is_wrong_is_said_at_once_from_top_to_bottom() -> None:
+def test_all_errors_are_reported_from_top_to_bottom() -> None:
     text = changed('"a",', "1,").replace("recent", "newest").replace("100", "0")
     assert [line for line, *_ in complaints(text)] == [2, 6, 8]
 
@@ -164,10 +170,10 @@ def test_columns_count_characters_not_bytes() -> None:
 def test_a_consumer_has_one_config() -> None:
     text = f"[{GOOD},\n{GOOD}]"
     ((line, column, where, message),) = complaints(text)
-    assert (line, column, where) == (12, 18, "1.consumer_id") and "has a config already" in message
+    assert (line, column, where) == (12, 18, "1.consumer_id") and "already has a config" in message
 
 
-def test_configs_must_not_trigger_each_other_round_and_round() -> None:
+def test_configs_that_trigger_each_other_are_refused() -> None:
     def after(consumer: str, other: str) -> dict[str, Any]:
         waits_for = {"schema_name": "agent.context.v1", "all_tags": [f"consumer:{other}"]}
         return document(consumer_id=consumer, update_triggers=[waits_for])
@@ -182,7 +188,7 @@ def test_a_schema_reference_for_the_editor_is_allowed() -> None:
     parse_configs(changed('"consumer_id"', '"$schema": "./x.json", "consumer_id"').encode())
 
 
-# The reader of JSON with places
+# The JSON parser with positions
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
@@ -193,7 +199,9 @@ json_values = st.recursive(
 
 
 @given(json_values, st.sampled_from([None, 2]), st.booleans())
-def test_every_json_document_is_read_as_json_reads_it(value: Any, indent: int | None, ascii: bool) -> None:
+def test_every_json_document_is_parsed_like_the_json_module(
+    value: Any, indent: int | None, ascii: bool
+) -> None:
     raw = json.dumps(value, indent=indent, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
     try:
         placed = LocatedJson(raw)
@@ -205,7 +213,7 @@ def test_every_json_document_is_read_as_json_reads_it(value: Any, indent: int | 
 
 
 @given(st.text(alphabet='{}[]",:0123 \n-.etrufalsn/\\', max_size=30))
-def test_what_is_read_is_what_the_standard_library_reads(text: str) -> None:
+def test_parsed_values_equal_those_of_the_standard_library(text: str) -> None:
     try:
         expected = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     except ValueError:
@@ -216,7 +224,7 @@ def test_what_is_read_is_what_the_standard_library_reads(text: str) -> None:
 
 
 @given(json_values)
-def test_every_value_is_found_at_its_place(value: Any) -> None:
+def test_every_value_has_its_position(value: Any) -> None:
     raw = json.dumps(value, indent=1).encode()
     try:
         placed = LocatedJson(raw)

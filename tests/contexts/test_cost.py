@@ -1,4 +1,4 @@
-"""What a context costs does not depend on how much there is."""
+"""The cost of a context does not depend on the amount of stored data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contexts.support import SHIPPED, config, post
 
 
 class Counting:
-    """A connection that counts what is sent, and how often somebody waits for an answer."""
+    """Connection that counts commands and round trips."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -29,7 +29,7 @@ class Counting:
 
     async def _counted(self, commands: int, reply: Any) -> Any:
         self.commands += commands
-        self.waits += self._under_way == 0  # what leaves while others are under way shares their trip
+        self.waits += self._under_way == 0  # concurrent requests share a round trip
         self._under_way += 1
         try:
             return await reply
@@ -82,15 +82,15 @@ async def test_a_context_takes_as_many_round_trips_with_5000_messages_as_with_10
     )
 
 
-async def test_a_source_that_looks_for_a_rare_tag_reads_in_large_pieces(store: Store) -> None:
-    """Tags are looked for within the session's own index, so a rare one means to read all of it."""
+async def test_a_source_with_a_rare_tag_reads_in_large_batches(store: Store) -> None:
+    """Tags are filtered within the index of the session, so a rare tag requires a full read of it."""
     await say_all(store, "s", 2500)
     rare = config(sources=[{"key": "a", "any_tags": ["rare"], "fetch": {"limit": 10}}])
     assert (await cost_of(store, rare, await post(store, "now", session="s", tags=("rare",))))[0] < 30
 
 
 async def cost_of(store: Store, chosen: ContextConfig, trigger: Breadcrumb) -> tuple[int, int]:
-    """Round trips and commands."""
+    """Return the round trips and commands of building a context."""
     counting = Counting(store.connection)
     store.connection = counting
     try:
@@ -105,5 +105,5 @@ async def test_the_shipped_config_takes_few_round_trips(store: Store) -> None:
     await say_all(store, "s", 20)
     await post(store, "a catalogue", schema="tool.catalog.v1")
     (chosen,) = parse_configs(SHIPPED.read_bytes())
-    # The session's messages and answers together; the catalogue's index and body; hints of schemas, once a second.
+    # Messages and answers together, the catalogue's index and body, and hints of schemas once a second.
     assert (await cost_of(store, chosen, await post(store, "now", session="s")))[0] <= 5

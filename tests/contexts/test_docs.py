@@ -1,4 +1,4 @@
-"""docs/context-config.md shows nothing that is not there."""
+"""docs/context-config.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_resolves() -> None:
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         path, _, anchor = link.partition("#")
         target = (PAGE.parent / path).resolve() if path else PAGE

@@ -1,4 +1,4 @@
-"""Explain, rebuild, preview and diff, on contexts that a real builder made on a real server."""
+"""Explain, rebuild, preview and diff, with contexts of a real builder on a real server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OLD = {"key": "old", "any_tags": ["pinned", "starred"], "fetch": {"conversation_
 
 
 async def conversation(builder: Builder, turns: int, session: str = "s") -> list[Breadcrumb]:
-    """Messages and answers; the contexts as they were when they were the newest."""
+    """Post messages and answers. Return the context of each message."""
     contexts = []
     for number in range(turns):
         contexts.append(await builder.say(f"question {number}", session))
@@ -48,7 +48,7 @@ async def conversation(builder: Builder, turns: int, session: str = "s") -> list
 # Explain
 
 
-async def test_every_item_is_explained_and_everything_that_was_left_out(store: Store) -> None:
+async def test_included_and_omitted_items_are_explained(store: Store) -> None:
     wide = document(sources=[MESSAGES, ANSWERS, TOOLS, OLD], formatting={"max_tokens": 50})
     async with building(store, book_of(store, wide)) as builder:
         pinned = await post(store, "pinned elsewhere", session="t", tags=("pinned",))
@@ -82,11 +82,11 @@ async def test_every_item_is_explained_and_everything_that_was_left_out(store: S
     assert left[str(long.id)].reason == "over budget" and left[str(long.id)].tokens == 60
     assert [source["found"] for source in explained.sources] == [3, 1, 1, 1]
     assert "hush" not in orjson.dumps(context.context["parts"]).decode()
-    # nothing that is not there is written as null
+    # missing values are omitted, not null
     assert b"null" not in orjson.dumps(explained.as_dict())
 
 
-async def test_an_older_version_is_explained_as_it_was(store: Store) -> None:
+async def test_an_older_version_is_explained_unchanged(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 4)
     newest = [await explain(store, OWNER, contexts[0].id, context.version) for context in contexts]
@@ -97,19 +97,19 @@ async def test_an_older_version_is_explained_as_it_was(store: Store) -> None:
     ]
 
 
-async def test_what_is_no_context_is_not_explained(store: Store) -> None:
+async def test_a_breadcrumb_that_is_not_a_context_is_not_explained(store: Store) -> None:
     message = await post(store, "hello", session="s")
     fake = await post(
         store, schema="agent.context.v1", session="s", context={"explain": {"items": 7}, "consumer_id": "x"}
     )
     for id in (message.id, fake.id):
-        with pytest.raises(NotFound, match="is no context"):
+        with pytest.raises(NotFound, match="is not a context"):
             await explain(store, OWNER, id)
     with pytest.raises(NotFound):
         await explain(store, OWNER, context_of(store, "never"))
 
 
-async def test_a_version_that_never_was_is_not_found(store: Store) -> None:
+async def test_an_unknown_version_is_not_found(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         (context,) = await conversation(builder, 1)
     with pytest.raises(NotFound, match="no version 7"):
@@ -130,7 +130,7 @@ async def test_the_contexts_of_a_session_are_found(store: Store) -> None:
 
 
 async def test_an_older_version_is_rendered_again_byte_for_byte(store: Store) -> None:
-    """Also after more was said, after what was shown was edited, and after the hints for it were."""
+    """This holds after later messages, and after edits of the shown items and of their hints."""
     hints = {"include": ["message"]}
     definition = {
         "schema_name": "schema.def.v1",
@@ -174,7 +174,7 @@ async def test_every_version_of_a_long_conversation_is_rendered_again(store: Sto
         assert rebuilt.json == orjson.dumps(context.context["parts"]) and rebuilt.same
 
 
-async def test_what_was_deleted_since_is_named(store: Store) -> None:
+async def test_items_deleted_since_are_listed(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 3)
     first, *_ = (await store.list(OWNER, Query(session_id="s", sort="created_at"))).items
@@ -190,8 +190,8 @@ async def test_what_was_deleted_since_is_named(store: Store) -> None:
     assert explained.items[0].id == str(first.id) and explained.items[0].title == ""
 
 
-async def test_without_the_hints_that_hid_something_it_is_not_shown(store: Store) -> None:
-    """The definition is gone: rendered without it, the context would show more than it did."""
+async def test_content_hidden_by_removed_hints_stays_hidden(store: Store) -> None:
+    """The definition was deleted. Without it, the context would show more than before."""
     definition = {"schema_name": "schema.def.v1", "tags": ["defines:tool.catalog.v1"],
                   "llm_hints": {"exclude": ["key"]}}  # fmt: skip
     async with building(store, book_of(store, document(sources=[MESSAGES, TOOLS]))) as builder:
@@ -210,7 +210,7 @@ async def test_without_the_hints_that_hid_something_it_is_not_shown(store: Store
 
 
 async def test_older_versions_keep_references_only(store: Store) -> None:
-    """However long the messages are, an older version takes no more than its references."""
+    """The size of an older version does not depend on the length of the messages."""
     words = "a long message about nothing in particular " * 100
     async with building(store, book_of(store, document(formatting={"max_tokens": 1_000_000}))) as builder:
         for number in range(15):
@@ -231,8 +231,8 @@ async def test_older_versions_keep_references_only(store: Store) -> None:
 # Preview
 
 
-async def test_a_preview_with_the_same_config_is_the_context_itself(store: Store) -> None:
-    """Also after the answer was given: it looks at what was there when the context was made."""
+async def test_a_preview_with_the_same_config_equals_the_context(store: Store) -> None:
+    """This also holds after the answer: the preview uses the data at the time of the context."""
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 5)
     made = await preview(store, PreviewInput(OWNER, "s", config()))
@@ -240,7 +240,7 @@ async def test_a_preview_with_the_same_config_is_the_context_itself(store: Store
     assert diff(await explain(store, OWNER, contexts[-1].id), made.explanation).is_empty
 
 
-async def test_a_preview_of_an_older_message_shows_what_was_there_then(store: Store) -> None:
+async def test_a_preview_of_an_older_message_contains_only_items_of_that_time(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 8)
     for context in contexts[1:4]:
@@ -269,17 +269,17 @@ async def test_a_preview_shows_what_an_edit_would_change(store: Store) -> None:
     edited = config(sources=[{**MESSAGES, "fetch": {"limit": 2}}, ANSWERS], formatting={"max_tokens": 6})
     difference = diff(before, (await preview(store, PreviewInput(OWNER, "s", edited))).explanation)
     assert difference.tokens[1] <= 6 < difference.tokens[0] and difference.budget == (4000, 6)
-    assert [(item.excerpt, reason) for item, reason in difference.went] == [
+    assert [(item.excerpt, reason) for item, reason in difference.removed] == [
         ("question 0", None),
         ("answer 0", "over budget"),
         ("question 1", None),
         ("answer 1", "over budget"),
         ("question 2", "over budget"),
     ]
-    assert difference.stayed == 2 and not difference.came and not difference.moved
+    assert difference.unchanged == 2 and not difference.added and not difference.moved
 
 
-async def test_a_preview_works_before_any_context_was_made(store: Store) -> None:
+async def test_a_preview_works_before_the_first_context(store: Store) -> None:
     await post(store, "one", session="s")
     await post(store, "two", session="s")
     made = await preview(store, PreviewInput(OWNER, "s", config()))
@@ -287,24 +287,24 @@ async def test_a_preview_works_before_any_context_was_made(store: Store) -> None
     assert made.explanation.context_id is None
 
 
-async def test_a_preview_of_a_message_that_the_config_does_not_react_to_says_so(store: Store) -> None:
+async def test_a_preview_of_a_message_without_a_trigger_is_refused(store: Store) -> None:
     note = await post(store, "a note", session="s", schema="note.v1")
     made = await preview(store, PreviewInput(OWNER, "s", config(), note.id))
-    assert any("does not react" in note for note in made.explanation.notes)
+    assert any("do not match this breadcrumb" in note for note in made.explanation.notes)
 
 
-async def test_what_cannot_be_previewed_is_said(store: Store) -> None:
+async def test_an_impossible_preview_is_refused_with_the_reason(store: Store) -> None:
     elsewhere = await post(store, "one", session="t")
     secret = await post(store, "hush", session="u", sensitivity="secret")
-    with pytest.raises(NotFound, match="nothing that this config reacts to"):
+    with pytest.raises(NotFound, match="no breadcrumb that matches the update_triggers"):
         await preview(store, PreviewInput(OWNER, "s", config()))
     with pytest.raises(NotFound, match="in session 's'"):
         await preview(store, PreviewInput(OWNER, "s", config(), elsewhere.id))
-    with pytest.raises(InvalidInput, match="shown to no model"):
+    with pytest.raises(InvalidInput, match="must not be shown to a model"):
         await preview(store, PreviewInput(OWNER, "u", config(), secret.id))
 
 
-async def test_a_preview_of_a_message_whose_context_nobody_has_made_is_of_its_own_time(store: Store) -> None:
+async def test_a_preview_of_a_message_without_a_context_uses_its_own_time(store: Store) -> None:
     early = await post(store, "too early", session="s")
     async with building(store, book_of(store)) as builder:
         await builder.made_for(early, context_of(store, "s"))
@@ -316,12 +316,12 @@ async def test_a_preview_of_a_message_whose_context_nobody_has_made_is_of_its_ow
 
 
 @pytest.mark.parametrize("as_of", [10**18, -1, "x", None, [], 2**53])
-async def test_a_context_with_an_impossible_time_is_none_of_ours(store: Store, as_of: object) -> None:
+async def test_a_context_with_an_impossible_time_is_ignored(store: Store, as_of: object) -> None:
     async with building(store, book_of(store)) as builder:
         made = await builder.say("hello", "s")
     forged = made.context | {"as_of": as_of}
     await store.update(OWNER, made.id, BreadcrumbUpdate(context=forged))
-    with pytest.raises(NotFound, match="is no context"):
+    with pytest.raises(NotFound, match="is not a context"):
         await explain(store, OWNER, made.id)
     assert (await preview(store, PreviewInput(OWNER, "s", config()))).explanation.items
 
@@ -337,7 +337,7 @@ async def test_a_context_with_an_impossible_time_is_none_of_ours(store: Store, a
         {"schema": "schema.def.v1", "tags": ("defines:user.message.v1",), "sensitivity": "secret"},
     ],
 )
-async def test_a_forged_context_cannot_show_the_hints_of_any_breadcrumb(
+async def test_a_forged_context_cannot_reveal_hints_of_other_breadcrumbs(
     store: Store, fields: dict[str, Any]
 ) -> None:
     literal = {"transform": {"message": {"type": "literal", "literal": "of another session"}}}
@@ -379,18 +379,18 @@ def explanation(
         ("abcd", "xdab", "x", "c", "d", 2),
     ],
 )
-def test_a_difference_is_what_came_what_went_and_what_moved(
+def test_a_difference_lists_added_removed_and_moved_items(
     old: str, new: str, came: str, went: str, moved: str, stayed: int
 ) -> None:
     difference = diff(explanation(*old), explanation(*new))
-    assert "".join(item.id or "" for item in difference.came) == came
-    assert "".join(item.id or "" for item, _ in difference.went) == went
+    assert "".join(item.id or "" for item in difference.added) == came
+    assert "".join(item.id or "" for item, _ in difference.removed) == went
     assert "".join(item.id or "" for item, _, _ in difference.moved) == moved
-    assert difference.stayed == stayed
+    assert difference.unchanged == stayed
     assert difference.tokens == (len(old), len(new))
 
 
-def test_what_is_at_another_place_or_in_another_version_is_a_difference() -> None:
+def test_items_with_another_place_or_version_are_differences() -> None:
     moved = diff(explanation("a"), explanation("a", place="elsewhere"))
     assert [item.id for item, *_ in moved.moved] == ["a"]
     changed = diff(explanation("a"), explanation("a", version=2, tokens=5))
@@ -403,6 +403,6 @@ async def test_the_difference_between_two_turns_is_one_answer_and_one_question(s
         contexts = await conversation(builder, 3)
     old, new = [await explain(store, OWNER, contexts[0].id, context.version) for context in contexts[1:]]
     difference = diff(old, new)
-    assert [item.excerpt for item in difference.came] == ["answer 1", "question 2"]
-    assert not difference.went and difference.stayed == 3
+    assert [item.excerpt for item in difference.added] == ["answer 1", "question 2"]
+    assert not difference.removed and difference.unchanged == 3
     assert texts(contexts[2])[-2:] == ["answer 1", "question 2"]

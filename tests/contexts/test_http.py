@@ -1,4 +1,4 @@
-"""Explain and preview over HTTP: as documented, and never more than the token may see."""
+"""Explain and preview over HTTP: as documented, and within the rights of the token."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Site:
         return self._checked(answer, "/contexts/preview", "post")
 
     def _checked(self, answer: httpx.Response, path: str, method: str) -> httpx.Response:
-        """Every answer is as the document says."""
+        """Check a response against the OpenAPI document and return it."""
         described = self.app.document["paths"][path][method]["responses"][str(answer.status_code)]
         schema = described["content"][answer.headers["content-type"]]["schema"]
         jsonschema_rs.validate({**schema, "components": self.app.document["components"]}, answer.json())
@@ -93,7 +93,7 @@ async def site(embedded_server: EmbeddedServer) -> AsyncIterator[Site]:
 
 
 async def talk(store: Store, config: dict[str, Any] = WIDE) -> UUID:
-    """Two sessions; the context of the second, which holds the first as something from elsewhere."""
+    """Post in two sessions. Return the context of the second, which has items of the first."""
     async with building(store, book_of(store, config)) as builder:
         await builder.say("said in one", "one", tags=("user:ada",))
         await builder.say("first in two", "two", tags=("user:bob",))
@@ -116,7 +116,7 @@ async def test_a_context_is_explained(site: Site) -> None:
     assert excerpts(await site.explain(context, version=1)) == ["said in one", "first in two"]
 
 
-async def test_an_explanation_of_large_breadcrumbs_comes_in_pages(embedded_server: EmbeddedServer) -> None:
+async def test_an_explanation_of_large_breadcrumbs_is_paged(embedded_server: EmbeddedServer) -> None:
     large = {"text": "x" * 20_000}
     keys = ({"key": KEY, "owner_id": str(OWNER)},)
     async with opened(embedded_server.url, api_keys=keys, max_response_bytes=50_000) as site:
@@ -152,7 +152,7 @@ async def test_an_explanation_of_large_breadcrumbs_comes_in_pages(embedded_serve
             assert (answer.status_code, answer.json()["type"]) == (422, "/docs#problem-invalid-cursor")
 
 
-async def test_a_narrowed_token_sees_of_a_context_only_what_it_may(site: Site) -> None:
+async def test_a_narrowed_token_sees_only_permitted_items_of_a_context(site: Site) -> None:
     context = await talk(site.store)
     for narrowed in ({"session_id": "two"}, {"user_id": "bob"}):
         answer = await site.explain(context, await site.token(**narrowed))
@@ -171,7 +171,7 @@ async def test_a_narrowed_token_sees_of_a_context_only_what_it_may(site: Site) -
 
 
 async def raw_contexts(site: Site, context: UUID, token: dict[str, str]) -> dict[str, str]:
-    """A context as a breadcrumb, by every way there is."""
+    """Read the breadcrumb of a context through every route."""
     answers = {
         path: await site.client.get(path, headers=token)
         for path in (
@@ -195,8 +195,8 @@ async def raw_contexts(site: Site, context: UUID, token: dict[str, str]) -> dict
     return found | {"stream": live.decode()}
 
 
-async def test_a_narrowed_token_reads_no_more_in_the_context_itself(site: Site) -> None:
-    """Nor by any other way than explain."""
+async def test_a_narrowed_token_sees_the_same_items_in_the_context_breadcrumb(site: Site) -> None:
+    """No route of breadcrumbs shows more than explain."""
     async with building(site.store, book_of(site.store, WIDE)) as builder:
         await builder.say("said in one", "one", tags=("user:ada",))
         await post(site.store, "kept by ada", tags=("user:ada",))
@@ -233,14 +233,14 @@ async def test_a_narrowed_token_cannot_disguise_a_context_to_read_it(site: Site)
         assert "second in two" in body and "said in one" not in body, way
 
 
-async def test_no_filter_of_a_narrowed_token_looks_at_what_it_may_not_see(site: Site) -> None:
+async def test_filters_of_a_narrowed_token_do_not_use_hidden_content(site: Site) -> None:
     context = await site.store.get(OWNER, await talk(site.store))
     path = "$.parts[*].items[*].content.message"
     for text, told in (("said in one", False), ("second in two", True)):
         selector = parse_selector({"context_match": [{"path": path, "op": "eq", "value": text}]})
         principal = Principal(OWNER, UUID(int=1), session_id="two")
         event = Event("updated", OWNER, context.id, context.version, "x", context.tags, None, 0, 0)
-        seen = Evaluation(context)  # one for all tokens, as the hub has it
+        seen = Evaluation(context)  # one for all tokens, like in the hub
         assert StreamFilter(principal, [selector], []).accepts(event, seen) is told
         assert StreamFilter(Principal(OWNER, UUID(int=1)), [selector], []).accepts(event, seen)
         assert StreamFilter(principal, [selector], []).accepts(event, seen) is told
@@ -251,14 +251,14 @@ async def test_another_owner_sees_no_context(site: Site) -> None:
     assert (await site.explain(context, {"X-API-Key": "of-somebody-else-entirely"})).status_code == 404
 
 
-async def test_what_has_become_secret_since_is_hidden_in_older_contexts_too(site: Site) -> None:
+async def test_items_that_became_secret_are_hidden_in_older_contexts(site: Site) -> None:
     context = await talk(site.store)
     told = (await site.explain(context)).json()
     await site.store.update(OWNER, UUID(told["items"][1]["id"]), BreadcrumbUpdate(sensitivity="secret"))
     reader = await site.token(roles=["subscriber"])
     for version in (1, 2):
         assert "first in two" not in (await site.explain(context, reader, version=version)).text
-    assert "first in two" in (await site.explain(context)).text  # a curator may
+    assert "first in two" in (await site.explain(context)).text  # a curator can see it
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_what_has_become_secret_since_is_hidden_in_older_contexts_too(site
         ("message", {}, 404),
     ],
 )
-async def test_what_cannot_be_explained_is_refused(
+async def test_an_impossible_explanation_is_refused(
     site: Site, id: str, query: dict[str, str], status: int
 ) -> None:
     context = await talk(site.store)
@@ -282,7 +282,7 @@ async def test_what_cannot_be_explained_is_refused(
     assert (await site.explain(named, **query)).status_code == status  # type: ignore[arg-type]
 
 
-async def test_a_preview_shows_what_a_model_would_see(site: Site) -> None:
+async def test_a_preview_shows_the_context_of_the_given_config(site: Site) -> None:
     await talk(site.store)
     answer = await site.preview(session_id="two", config=document(formatting={"max_tokens": 3}))
     assert excerpts(answer) == ["second in two"]
@@ -304,8 +304,8 @@ async def test_a_preview_of_a_given_message_and_one_of_several_configs(site: Sit
         assert refused.status_code == 422 and refused.json()["errors"][0]["where"] == "consumer_id"
 
 
-async def test_a_preview_never_shows_what_the_token_may_not_see(site: Site) -> None:
-    """The one who asks writes the config: it must not be a way around the token."""
+async def test_a_preview_hides_items_that_the_token_cannot_see(site: Site) -> None:
+    """The client chooses the config, which must not bypass the limits of its token."""
     await talk(site.store)
     mine, reader = UUID(int=7), {"roles": ["subscriber"]}
     await post(site.store, "private note", session="two", visibility="private", by=mine)
@@ -322,7 +322,7 @@ async def test_a_preview_never_shows_what_the_token_may_not_see(site: Site) -> N
     for narrowed in ({"session_id": "two"}, {"user_id": "bob"}):
         told = await site.preview(await site.token(**narrowed, **reader), **session)
         assert excerpts(told) == ["first in two", "second in two"]
-        assert told.json()["sources"][0]["found"] == 2  # not even how many there are
+        assert told.json()["sources"][0]["found"] == 2  # the number of hidden items is not shown
         assert "said in one" not in told.text
     other = await site.token(session_id="one", **reader)
     assert (await site.preview(other, **session)).status_code == 404
@@ -348,7 +348,9 @@ async def test_a_preview_never_shows_what_the_token_may_not_see(site: Site) -> N
         ),
     ],
 )
-async def test_a_request_that_is_wrong_says_where(site: Site, body: dict[str, Any], where: str) -> None:
+async def test_an_invalid_request_is_refused_with_its_location(
+    site: Site, body: dict[str, Any], where: str
+) -> None:
     answer = await site.preview(**body)
     assert answer.status_code == 422 and where in [error["where"] for error in answer.json()["errors"]]
 
@@ -356,10 +358,10 @@ async def test_a_request_that_is_wrong_says_where(site: Site, body: dict[str, An
 async def test_a_secret_message_has_no_preview(site: Site) -> None:
     secret = await post(site.store, "hush", session="s", sensitivity="secret")
     answer = await site.preview(session_id="s", config=document(), trigger_id=str(secret.id))
-    assert answer.status_code == 422 and "shown to no model" in answer.text
+    assert answer.status_code == 422 and "must not be shown to a model" in answer.text
 
 
-async def test_reading_needs_the_role_of_a_reader(site: Site) -> None:
+async def test_reading_needs_the_role_subscriber(site: Site) -> None:
     writer = await site.token(roles=["emitter"])
     assert (await site.explain(uuid4(), writer)).status_code == 403
     assert (await site.preview(writer, session_id="s", config=document())).status_code == 403
@@ -374,11 +376,11 @@ async def test_the_operations_are_in_the_document_and_on_the_docs_page(site: Sit
     for schema in document["components"]["schemas"].values():
         jsonschema_rs.meta.validate(schema)
     page = (await site.client.get("/docs")).text
-    assert "Why a context is as it is" in page
+    assert "Explain a context" in page
 
 
 def made_up(items: list[list[Any]]) -> dict[str, Any]:
-    """A breadcrumb that looks like a context, with references of the client's choice."""
+    """Return a breadcrumb that looks like a context, with references of the client's choice."""
     explain = {"tokens": 1, "budget": 1, "counted_by": "estimate", "checksum": "x", "notes": []}
     explain |= {"sources": [{"key": "k"}], "items": items, "left_out": []}
     context = {
@@ -391,7 +393,7 @@ def made_up(items: list[list[Any]]) -> dict[str, Any]:
     return {"schema_name": "agent.context.v1", "context": {**context, "explain": explain}}
 
 
-async def test_explain_tells_a_narrowed_token_nothing_about_ids_that_it_made_up(site: Site) -> None:
+async def test_explain_reveals_nothing_about_invented_ids_to_a_narrowed_token(site: Site) -> None:
     foreign = await post(site.store, "foreign", session="other")
     narrowed = await site.token(session_id="mine")
     items = [
@@ -403,7 +405,7 @@ async def test_explain_tells_a_narrowed_token_nothing_about_ids_that_it_made_up(
     assert first["hidden"] and others == [first, first]
 
 
-async def test_a_reference_counts_against_the_page_also_where_it_leads_nowhere(site: Site) -> None:
+async def test_a_dangling_reference_counts_towards_the_page(site: Site) -> None:
     posted = await site.client.post(
         "/breadcrumbs",
         json=made_up([[str(uuid4()), 1, 0, "c", 0, 1] for _ in range(6_000)]),

@@ -1,4 +1,4 @@
-"""Whatever is sent to explain, preview and the configs: no 5xx, and every answer as the OpenAPI document says."""
+"""Random requests to explain, preview and the configs: no 5xx, and replies as documented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.http.api.openapi import build_document
 
-routes = ConfigRoutes(ConfigsInForce(None, None), None)  # type: ignore[arg-type]  # only what they declare is looked at
+routes = ConfigRoutes(ConfigsInForce(None, None), None)  # type: ignore[arg-type]  # only the declarations are used
 operations = (*CONTEXTS, *routes.operations)
 api = schemathesis.openapi.from_dict(build_document(operations, version="0", development_mode=True))
 
@@ -23,6 +23,6 @@ EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
 
 @api.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
-    """What the document allows may be refused all the same: that a config triggers itself is beyond JSON Schema."""
+def test_every_reply_matches_the_document(case: schemathesis.Case[Any], served: str) -> None:
+    """Allowed input can still be refused: JSON Schema cannot express that a config must not trigger itself."""
     case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])

@@ -1,4 +1,4 @@
-"""The configs over HTTP: which hold, what is wrong with a text, and edits of the file that hold at once."""
+"""The configs over HTTP: those in force, checks of a text, and edits of the file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Site:
     async def call(
         self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
     ) -> httpx.Response:
-        """Every answer is as the document says."""
+        """Check a response against the OpenAPI document and return it."""
         answer = await self.client.request(method, path, headers=headers, **more)
         described = self.app.document["paths"][path][method.lower()]["responses"][str(answer.status_code)]
         schema = described["content"][answer.headers["content-type"]]["schema"]
@@ -126,10 +126,10 @@ def text_of(**changes: Any) -> str:
     return orjson.dumps(document(**changes), option=orjson.OPT_INDENT_2).decode()
 
 
-# What there is
+# Listing
 
 
-async def test_the_file_and_the_breadcrumbs_are_listed_with_what_holds(site: Site) -> None:
+async def test_the_file_and_the_breadcrumbs_are_listed_with_the_config_in_force(site: Site) -> None:
     found = await site.configs()
     assert found["file"]["text"] == site.path.read_text() and found["file"]["complaints"] == []
     assert (found["file"]["writable"], found["file"]["path"]) == (True, str(site.path))
@@ -141,7 +141,7 @@ async def test_the_file_and_the_breadcrumbs_are_listed_with_what_holds(site: Sit
     assert [(one["origin"], one["id"]) for one in found["in_force"]] == [("breadcrumb", str(own.id))]
     by_id = {one["id"]: one for one in found["breadcrumbs"]}
     assert by_id[str(own.id)]["holds"] and by_id[str(own.id)]["config"]["formatting"] == {"max_tokens": 7}
-    assert not by_id[str(broken.id)]["holds"] and "is needed" in by_id[str(broken.id)]["problem"]
+    assert not by_id[str(broken.id)]["holds"] and "is required" in by_id[str(broken.id)]["problem"]
 
     newer = await post(site.store, schema="context.config.v1", context=document())
     found = await site.configs()
@@ -152,7 +152,7 @@ async def test_the_file_and_the_breadcrumbs_are_listed_with_what_holds(site: Sit
     assert [one["id"] for one in (await site.configs())["in_force"]] == [str(own.id)]
 
 
-async def test_nothing_of_another_owner_or_that_the_token_may_not_see_is_listed(site: Site) -> None:
+async def test_configs_of_other_owners_and_hidden_configs_are_not_listed(site: Site) -> None:
     await post(site.store, schema="context.config.v1", context=document(), owner=uuid4())
     await post(
         site.store, schema="context.config.v1", context=document(), visibility="private", by=UUID(int=7)
@@ -160,24 +160,24 @@ async def test_nothing_of_another_owner_or_that_the_token_may_not_see_is_listed(
     await post(site.store, schema="context.config.v1", context=document(), sensitivity="secret")
     reader = await site.token(roles=["subscriber"])
     assert (await site.configs(reader))["breadcrumbs"] == []
-    assert len((await site.configs())["breadcrumbs"]) == 2  # a curator sees them, and that they do not hold
+    assert len((await site.configs())["breadcrumbs"]) == 2  # a curator sees them as not in force
     for path in ("/contexts/configs", "/contexts/config"):
         for narrowed in ({"session_id": "s"}, {"user_id": "ada"}):
             assert (await site.call("GET", path, await site.token(**narrowed))).status_code == 403
 
 
-async def test_a_reader_is_told_the_name_of_the_file_but_not_where_it_is(site: Site) -> None:
+async def test_a_reader_sees_the_name_but_not_the_path_of_the_file(site: Site) -> None:
     file = (await site.configs(await site.token(roles=["subscriber"])))["file"]
     assert "path" not in file and file["name"] == "context.json"
     assert not file["writable"] and "curator" in file["locked"]
 
 
-async def test_a_file_that_somebody_broke_by_hand_shows_its_complaints_and_what_holds_instead(
+async def test_a_broken_file_is_listed_with_its_errors_and_the_config_in_force(
     site: Site,
 ) -> None:
-    await site.configs()  # the good one was seen
+    await site.configs()  # loads the valid file
     site.path.write_text(BROKEN)
-    os.utime(site.path, (1, 1))  # not just being written
+    os.utime(site.path, (1, 1))  # an old file: not currently being written
     site.book.reload()
     found = await site.configs()
     assert [complaint["line"] for complaint in found["file"]["complaints"]] == [5, 7]
@@ -192,7 +192,7 @@ async def test_a_file_that_somebody_broke_by_hand_shows_its_complaints_and_what_
     )
 
 
-async def test_a_process_that_knows_no_file_says_what_to_do_instead(
+async def test_a_process_without_a_file_explains_the_alternative(
     embedded_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with opened(embedded_server.url, tmp_path, None) as site:
@@ -203,7 +203,7 @@ async def test_a_process_that_knows_no_file_says_what_to_do_instead(
         assert answer.status_code == 404 and "breadcrumb" in answer.json()["detail"]
 
 
-# What is wrong with a text
+# Checks
 
 
 async def test_a_text_is_checked_line_by_line(site: Site) -> None:
@@ -224,7 +224,7 @@ async def test_a_text_is_checked_line_by_line(site: Site) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"text": 7}, {"text": "{}", "more": 1}, [], "x"])
-async def test_what_is_no_text_is_refused(site: Site, body: Any) -> None:
+async def test_a_config_that_is_not_text_is_refused(site: Site, body: Any) -> None:
     for method, path in (("POST", "/contexts/check"), ("PUT", "/contexts/config")):
         before = site.path.read_bytes()
         answer = await site.call(method, path, json=body)
@@ -232,7 +232,7 @@ async def test_what_is_no_text_is_refused(site: Site, body: Any) -> None:
         assert site.path.read_bytes() == before
 
 
-async def test_the_schema_that_editors_complete_with_is_served(site: Site) -> None:
+async def test_the_json_schema_for_editors_is_served(site: Site) -> None:
     answer = await site.call("GET", "/contexts/config/schema")
     assert answer.json() == json_schema()
 
@@ -240,7 +240,7 @@ async def test_the_schema_that_editors_complete_with_is_served(site: Site) -> No
 # Edits
 
 
-async def test_an_edit_is_live_for_the_very_next_message_and_kept_as_it_was_typed(site: Site) -> None:
+async def test_an_edit_applies_to_the_next_message_and_is_stored_as_typed(site: Site) -> None:
     site.path.chmod(0o640)
     typed = '{ "consumer_id": "tester",\n\n  "update_triggers": [{"schema_name": "user.message.v1"}],\n' + (
         '  "sources": [{"key": "conversation", "schema_name": "user.message.v1", "fetch": {"limit": 1}}] }\n'
@@ -257,15 +257,15 @@ async def test_an_edit_is_live_for_the_very_next_message_and_kept_as_it_was_type
     assert [file.name for file in site.path.parent.iterdir()] == ["context.json"]
 
 
-async def test_a_broken_edit_is_refused_at_its_lines_and_nothing_changes(site: Site) -> None:
+async def test_an_invalid_edit_is_refused_with_its_lines_and_changes_nothing(site: Site) -> None:
     before = site.path.read_bytes(), site.path.stat().st_ino
     answer = await site.put(BROKEN, (await site.configs())["file"]["etag"])
-    assert answer.status_code == 422 and "nothing was changed" in answer.json()["detail"]
+    assert answer.status_code == 422 and "the file was not changed" in answer.json()["detail"]
     assert [(one["line"], one["column"]) for one in answer.json()["errors"]] == [(5, 82), (7, 3)]
     assert (site.path.read_bytes(), site.path.stat().st_ino) == before
 
 
-async def test_of_two_editors_the_second_is_told_and_overwrites_nothing(site: Site) -> None:
+async def test_the_second_of_two_editors_gets_a_conflict_and_overwrites_nothing(site: Site) -> None:
     etag = (await site.configs())["file"]["etag"]
     first = text_of(formatting={"max_tokens": 100})
     assert (await site.put(first, f'"{etag}"')).status_code == 200
@@ -279,10 +279,10 @@ async def test_of_two_editors_the_second_is_told_and_overwrites_nothing(site: Si
         f'"{etag}", W/{refused.headers["etag"]}, "{(await site.configs())["file"]["etag"]}"',
     ):
         assert (await site.put(first, anything)).status_code == 200
-    assert (await site.put(text_of())).status_code == 200  # who names nothing overwrites
+    assert (await site.put(text_of())).status_code == 200  # a request without If-Match overwrites
 
 
-async def test_a_vanished_file_can_be_written_again(site: Site) -> None:
+async def test_a_missing_file_can_be_written_again(site: Site) -> None:
     old = (await site.configs())["file"]["etag"]
     site.path.unlink()
     refused = await site.put(text_of(), old)
@@ -291,7 +291,7 @@ async def test_a_vanished_file_can_be_written_again(site: Site) -> None:
     assert site.path.read_text() == text_of()
 
 
-async def test_a_link_stays_a_link(site: Site, tmp_path: Path) -> None:
+async def test_a_symbolic_link_stays_a_link(site: Site, tmp_path: Path) -> None:
     real = tmp_path / "real" / "mine.json"
     real.parent.mkdir()
     site.path.rename(real)
@@ -300,9 +300,7 @@ async def test_a_link_stays_a_link(site: Site, tmp_path: Path) -> None:
     assert site.path.is_symlink() and orjson.loads(real.read_bytes())["formatting"] == {"max_tokens": 9}
 
 
-async def test_a_disk_that_refuses_leaves_the_old_file_and_nothing_else(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_write_keeps_the_old_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -331,7 +329,7 @@ async def test_writing_needs_a_curator_whose_token_is_not_narrowed(site: Site) -
         assert (await site.client.request(method, path)).status_code == 401
 
 
-async def test_nobody_changes_what_holds_for_other_tenants_or_comes_with_the_package(
+async def test_the_packaged_config_and_configs_of_other_tenants_cannot_be_changed(
     embedded_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "context.json"
@@ -348,7 +346,7 @@ async def test_nobody_changes_what_holds_for_other_tenants_or_comes_with_the_pac
     assert SHIPPED.read_bytes() == built_in and orjson.loads(path.read_bytes()) == document()
 
 
-def test_the_file_is_known_to_those_who_build_contexts_or_were_told(tmp_path: Path) -> None:
+def test_the_file_is_known_to_builders_and_to_servers_with_the_setting(tmp_path: Path) -> None:
     assert config_file(Settings(), builds=False) is None
     named = Settings(context_config=tmp_path / "context.json")
     for builds in (True, False):
@@ -356,10 +354,10 @@ def test_the_file_is_known_to_those_who_build_contexts_or_were_told(tmp_path: Pa
         assert file is not None and file.path == named.context_config and not file.locked
 
 
-# What the model was shown, in full
+# Full content of an explanation
 
 
-async def test_an_explanation_shows_the_whole_content_on_request(site: Site) -> None:
+async def test_an_explanation_contains_the_whole_content_on_request(site: Site) -> None:
     long = "word " * 200
     wide = document(sources=[MESSAGES, ANSWERS], formatting={"max_tokens": 10_000})
     site.path.write_bytes(orjson.dumps(wide))
@@ -379,7 +377,7 @@ async def test_an_explanation_shows_the_whole_content_on_request(site: Site) -> 
     assert later["parts_as_shown"] is False and long not in str(later["parts"])
 
 
-async def test_parts_show_a_token_no_more_than_the_explanation_does(site: Site) -> None:
+async def test_parts_contain_no_more_than_the_explanation(site: Site) -> None:
     everywhere = {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all"}}
     site.path.write_bytes(orjson.dumps(document(sources=[MESSAGES, everywhere])))
     async with building(site.store, site.book) as builder:
@@ -392,7 +390,7 @@ async def test_parts_show_a_token_no_more_than_the_explanation_does(site: Site) 
     assert narrowed.json()["parts_as_shown"] is False
 
 
-async def test_a_context_that_somebody_made_up_is_no_context(site: Site) -> None:
+async def test_a_forged_context_is_not_accepted(site: Site) -> None:
     async with building(site.store, site.book) as builder:
         real = await builder.say("hello", "s")
     forged = dict(real.context) | {"parts": [{"place": "conversation", "items": 7}]}

@@ -1,4 +1,4 @@
-"""R3: whatever happens in any number of sessions, a context with scope `current` holds that session alone."""
+"""R3: a context with scope `current` contains only its session, in any interleaving of sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.fake import FakeConnection
 SESSIONS = ["1", "2", "1:2", "{L00}", "*", "a b"]
 OTHER_OWNER = uuid4()
 
-# Every way to ask: by schema, by tags, the newest one, with and without what belongs to no session.
+# Every kind of source: by schema, by tags, the newest one, with and without breadcrumbs of no session.
 CURRENT: list[dict[str, Any]] = [
     {"key": "conversation", "schema_name": "user.message.v1", "fetch": {"limit": 4}},
     {"key": "conversation", "schema_name": "agent.response.v1", "fetch": {"conversation_scope": "current"}},
@@ -42,7 +42,7 @@ WIDE: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Step:
-    """Somebody posts something; or the last thing of a session is edited or deleted."""
+    """A post, or an edit or deletion of the last breadcrumb of a session."""
 
     kind: str
     session: str | None
@@ -68,7 +68,7 @@ steps = st.lists(
 
 
 async def play(interleaving: list[Step], check: Callable[[Breadcrumb, Any, ContextConfig], None]) -> None:
-    """Live through an interleaving, and check the context of every message in it."""
+    """Run an interleaving and check the context of every message in it."""
     store = await Store.open(lambda lanes: FakeConnection(lanes), lanes=3)
     narrow, wide = config(sources=CURRENT), config(sources=CURRENT + WIDE)
     last: dict[tuple[UUID, str | None], UUID] = {}
@@ -111,7 +111,7 @@ def holds(trigger: Breadcrumb, made: Any, chosen: ContextConfig) -> None:
             users = {tag for tag in trigger.tags if tag.startswith("user:") and tag != "user:message"}
             assert users & set(crumb.tags)
         assert (item.place == "conversation") == mine
-    for part in made.parts():  # R4: what comes from elsewhere stays apart
+    for part in made.parts():  # R4: items of other sessions are separate
         if part["place"] == "conversation":
             ids = {item["id"] for item in part["items"]}
             assert ids <= {
@@ -125,13 +125,13 @@ def holds(trigger: Breadcrumb, made: Any, chosen: ContextConfig) -> None:
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-# In parts, because with CI=true all examples together take longer than a test may take on a loaded machine.
+# In parts, because with CI=true all examples together would exceed the time limit on a loaded machine.
 PARTS = 5
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_R3_a_context_with_scope_current_holds_its_own_session_alone(part: int) -> None:
+def test_R3_a_context_with_scope_current_contains_only_its_own_session(part: int) -> None:
     @settings(quick, max_examples=settings().max_examples // PARTS)
     @given(steps)
     def property(interleaving: list[Step]) -> None:
@@ -141,10 +141,10 @@ def test_R3_a_context_with_scope_current_holds_its_own_session_alone(part: int) 
 
 
 @pytest.mark.parametrize("mistake", ["no filter", "one more OR"])
-def test_R3_the_property_fails_where_the_session_filter_is_removed(
+def test_R3_the_property_fails_when_the_session_filter_is_removed(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
+    """The property must detect this error. `one more OR` is the bug that RCRT had."""
 
     def wrong(request: Any, source: Any, session: str) -> Any:
         if mistake == "one more OR":
@@ -162,8 +162,8 @@ def test_R3_the_property_fails_where_the_session_filter_is_removed(
         property()
 
 
-async def test_the_seeds_scenario(store: Store) -> None:
-    """Sessions 1 and 2: "What did I say?" in 1 sees only "Hello session 1"."""
+async def test_the_original_scenario_is_isolated(store: Store) -> None:
+    """The question "What did I say?" in session 1 sees only "Hello session 1", not session 2."""
     await post(store, "Hello session 1", session="1")
     await post(store, "Hello session 2", session="2")
     question = await post(store, "What did I say?", session="1")
@@ -171,7 +171,7 @@ async def test_the_seeds_scenario(store: Store) -> None:
     assert [item.content["message"] for item in made.items] == ["Hello session 1", "What did I say?"]
 
 
-async def test_scope_user_finds_the_users_other_sessions_and_nobody_elses(store: Store) -> None:
+async def test_scope_user_finds_only_other_sessions_of_the_user(store: Store) -> None:
     wide = config(
         sources=[{"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user"}}]
     )
@@ -186,7 +186,7 @@ async def test_scope_user_finds_the_users_other_sessions_and_nobody_elses(store:
     ]
 
 
-async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store) -> None:
+async def test_scope_user_without_a_user_finds_nothing_and_reports_it(store: Store) -> None:
     wide = config(
         sources=[{"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user"}}]
     )
@@ -194,7 +194,7 @@ async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store)
     question = await post(store, "now", session="4", tags=("user:message",))
     made = await build_context(store, wide, question, hints=SchemaHints(store))
     assert len(made.items) == 1
-    assert made.notes == ["mine: the session belongs to no user, so there is no user to look for"]
+    assert made.notes == ["mine: the session has no user, so there is no user to search for"]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store)
         ({"fetch": {"method": "latest"}, "all_tags": ["noted"]}, ["first", "now"]),
     ],
 )
-async def test_what_waits_for_its_turn_takes_no_room_from_what_was_said_before(
+async def test_waiting_messages_use_no_budget_of_earlier_ones(
     store: Store, changes: dict[str, Any], shown: list[str]
 ) -> None:
     tags = ("talk", "user:ada")
@@ -222,8 +222,8 @@ async def test_what_waits_for_its_turn_takes_no_room_from_what_was_said_before(
     assert {left.crumb.id for left in made.left_out} <= {message.id for message in later}
 
 
-async def test_what_waits_hides_no_answer_that_was_given_meanwhile(store: Store) -> None:
-    """A source of several schemas: the answer to an earlier message is younger than the message to be answered."""
+async def test_waiting_messages_do_not_hide_later_answers(store: Store) -> None:
+    """In a source of several schemas, the answer to an earlier message can be newer than the trigger."""
     await post(store, "first", session="s", tags=("talk",))
     question = await post(store, "now", session="s", tags=("talk",))
     await post(store, "third", session="s", tags=("talk",))
@@ -235,13 +235,13 @@ async def test_what_waits_hides_no_answer_that_was_given_meanwhile(store: Store)
     assert [item.content["message"] for item in made.items] == ["first", "re: first", "now"]
 
 
-async def test_scope_current_never_widens_where_there_is_no_session(store: Store) -> None:
+async def test_scope_current_never_widens_without_a_session(store: Store) -> None:
     await post(store, "somebody's", session="1")
     await post(store, "nobody's")
     question = await post(store, "now")
     made = await build_context(store, config(), question, hints=SchemaHints(store))
     assert [item.content["message"] for item in made.items] == ["now"]
-    assert len(made.notes) == 2 and "no conversation to look at" in made.notes[0]
+    assert len(made.notes) == 2 and "no conversation to read" in made.notes[0]
 
 
 CATALOGUE = {"key": "tools", "schema_name": "tool.catalog.v1", "fetch": {"method": "latest"}}
@@ -250,8 +250,8 @@ CATALOGUE = {"key": "tools", "schema_name": "tool.catalog.v1", "fetch": {"method
 @pytest.mark.parametrize(
     "source", [CATALOGUE, {**CATALOGUE, "all_tags": ["tools"]}], ids=["index", "listing"]
 )
-async def test_nobody_speaks_to_all_sessions_but_who_speaks_for_all(store: Store, source: Any) -> None:
-    """What one user posts outside of all sessions is that user's, and hides nothing from the others."""
+async def test_only_breadcrumbs_for_all_sessions_reach_all_sessions(store: Store, source: Any) -> None:
+    """A user's breadcrumb without a session is visible to that user only and hides nothing from others."""
 
     async def catalogue(text: str, *users: str, **fields: Any) -> None:
         tags = ("tools", *users)

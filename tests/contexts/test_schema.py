@@ -1,4 +1,4 @@
-"""The published JSON Schema: up to date, true, and found by editors."""
+"""The published JSON Schema is up to date, correct, and found by editors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.contexts.support import SHIPPED, document
 PUBLISHED = SHIPPED.with_name("context-builder-config.schema.json")
 
 
-def test_the_published_schema_is_the_one_that_the_code_has() -> None:
-    """If not: python -c 'from breadcrumbs.context_builder.config import publish; publish()'"""
+def test_the_published_schema_equals_that_of_the_code() -> None:
+    """To update it: python -c 'from breadcrumbs.context_builder.config import publish; publish()'"""
     assert json.loads(PUBLISHED.read_text()) == json_schema()
 
 
@@ -30,7 +30,7 @@ def test_the_shipped_config_is_valid_and_names_its_schema() -> None:
     assert all(source.fetch.scope == "current" for source in config.sources)
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_a_valid_json_schema() -> None:
     jsonschema_rs.meta.validate(json_schema())
 
 

@@ -1,4 +1,4 @@
-"""The hints of schema definitions, remembered for a second."""
+"""The hints of schema definitions, cached for a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def define(store: Store, schema: str) -> None:
     await post(store, schema="schema.def.v1", tags=(f"defines:{schema}",))
 
 
-async def test_what_is_known_stays_known_to_who_asks_while_others_learn(
+async def test_cached_hints_stay_available_during_a_reload(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._MAX_CACHED_SCHEMAS", 3)

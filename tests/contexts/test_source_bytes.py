@@ -16,7 +16,7 @@ MB = 1_000_000
 
 
 @pytest.mark.parametrize("keep", [None, lambda crumb: True], ids=["by question", "by listing"])
-async def test_many_sources_together_read_no_more_than_one_budget(store: Store, keep: Any) -> None:
+async def test_all_sources_share_one_byte_limit(store: Store, keep: Any) -> None:
     for _ in range(20):
         await store.create(DEVELOPER, crumb(session="s", schema="note.v1", context={"text": "x" * MB}))
     trigger = await store.create(DEVELOPER, crumb("trigger", session="s"))

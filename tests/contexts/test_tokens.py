@@ -1,4 +1,4 @@
-"""Tokens: the estimate against real counts, and the real counter where it is installed."""
+"""The token estimate compared with real counts, and the real tokenizer if it is installed."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def test_the_estimate_is_within_a_tenth_on_average() -> None:
 
 
 @given(st.text())
-def test_the_estimate_takes_any_text(text: str) -> None:
+def test_the_estimate_accepts_any_text(text: str) -> None:
     assert 0 <= TokenEstimator().count(text) <= 4 * len(text)
 
 
-def test_nothing_costs_nothing() -> None:
+def test_an_empty_text_has_no_tokens() -> None:
     assert TokenEstimator().count("") == 0
 
 
-def test_a_long_text_costs_the_sum_of_its_parts() -> None:
+def test_the_tokens_of_a_long_text_are_the_sum_of_its_parts() -> None:
     text = SAMPLES["English prose"][1] + "\n"
     assert abs(TokenEstimator().count(text * 50) - 50 * TokenEstimator().count(text)) <= 50
 
 
-def test_without_a_tokenizer_the_estimate_is_used_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_tokenizer_the_estimate_is_used_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
@@ -62,8 +62,8 @@ def test_without_a_tokenizer_the_estimate_is_used_and_says_so(monkeypatch: pytes
     assert counter.method == "estimate" and counter.count("Hello there") == 2
 
 
-def test_where_a_tokenizer_is_installed_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in of the same shape, because the package is an extra."""
+def test_an_installed_tokenizer_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses a fake module, because the package is an optional dependency."""
 
     class Encoding:
         def encode_ordinary(self, text: str) -> list[int]:
@@ -78,17 +78,17 @@ def test_where_a_tokenizer_is_installed_it_counts(monkeypatch: pytest.MonkeyPatc
     assert counter.count("x" * 5000) == 6000
 
 
-def test_a_tokenizer_that_does_not_work_is_replaced_by_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bpe_openai", ModuleType("bpe_openai"))  # nothing in it
+def test_a_failing_tokenizer_is_replaced_by_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bpe_openai", ModuleType("bpe_openai"))  # an empty module
     with structlog.testing.capture_logs() as logs:
         assert token_counter().method == "estimate"
-    assert "estimated" in logs[0]["event"]
+    assert "estimating tokens" in logs[0]["event"]
 
 
-def test_the_tokenizer_counts_what_the_table_says() -> None:
+def test_the_tokenizer_matches_the_table() -> None:
     pytest.importorskip("bpe_openai", reason="the extra breadcrumbs[tokens] is not installed")
     counter = O200kCounter()
     assert {kind: counter.count(text) for kind, (_, text) in SAMPLES.items()} == {
         kind: counted for kind, (counted, _) in SAMPLES.items()
     }
-    assert counter.count("<|endoftext|>") == 7  # plain text, not one control token
+    assert counter.count("<|endoftext|>") == 7  # counted as plain text, not as a control token

@@ -1,4 +1,4 @@
-"""Texts and how many o200k tokens they have, counted with bpe-openai 0.1.4. The estimate was not tuned on them."""
+"""Texts with their number of o200k tokens, counted with bpe-openai 0.1.4. The estimate was not tuned on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `crumb up` that can be restarted, and other people's packages under their own names."""
+"""Fixtures: a `crumb up` that can be restarted, and the import of the OpenAI Agents SDK."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def openai_sdk() -> ModuleType:
-    """openai-agents installs a package `agents`. Here a folder of that name lies in the way, which nobody
-    imports by it: ours is `breadcrumbs.agents`."""
+    """Import the package `agents` of openai-agents.
+
+    The repository has a folder of the same name, which is imported only as `breadcrumbs.agents`. It is removed from
+    the import path here.
+    """
     path = sys.path[:]
     sys.path[:] = [place for place in path if Path(place or ".").resolve() != ROOT]
     try:
@@ -40,5 +43,5 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrumbUp]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a session that nobody else uses."""
+    """Name of an unused session."""
     return f"s-{uuid4()}"

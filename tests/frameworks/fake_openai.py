@@ -1,4 +1,4 @@
-"""A model for the OpenAI Agents SDK that needs no network: it says what it was shown."""
+"""A model for the OpenAI Agents SDK that needs no network and repeats its input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _usage: Any = import_module("agents.usage")
 
 
 class RecitingModel(_interface.Model):  # type: ignore[misc]
-    """Says all that users said. `add 2 3` makes it call the tool `add` first."""
+    """Model that answers with all user messages. `add 2 3` makes it call the tool `add` first."""
 
     def __init__(self) -> None:
         self.inputs: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""The blocks of docs/frameworks.md run as they are, with a model that needs no network."""
+"""The code blocks of docs/frameworks.md run unchanged, with a model that needs no network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.client.support import CrumbUp, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The one thing that the tests replace: whichever model is asked for, the reciting one answers.
+# The tests replace only the model provider: every model name gives the reciting model.
 PREAMBLE = f"""
 import sys
 import agents

@@ -13,7 +13,7 @@ from tests.client.support import CrumbUp
 
 
 class Face:
-    """The same calls on either half of a history."""
+    """The same calls on the sync or the async methods of a history."""
 
     def __init__(self, history: BreadcrumbChatMessageHistory, *, awaited: bool) -> None:
         self.history = history
@@ -53,7 +53,7 @@ CONVERSATION: list[BaseMessage] = [
 ]
 
 
-async def test_messages_come_back_as_they_went_in_and_in_their_order(face: Face) -> None:
+async def test_messages_are_returned_unchanged_and_in_order(face: Face) -> None:
     await face.add(*CONVERSATION[:2])
     await face.add(*CONVERSATION[2:])
     assert await face.read() == CONVERSATION
@@ -61,13 +61,13 @@ async def test_messages_come_back_as_they_went_in_and_in_their_order(face: Face)
     assert await face.read() == []
 
 
-async def test_a_message_with_an_id_is_kept_once_and_others_as_often_as_they_are_added(face: Face) -> None:
+async def test_a_message_with_an_id_is_stored_once_and_others_each_time(face: Face) -> None:
     for _ in range(2):
         await face.add(HumanMessage("yes"), AIMessage("Hello", id="run-1"))
     assert [message.content for message in await face.read()] == ["yes", "Hello", "yes"]
 
 
-def test_the_convenience_methods_work_and_sessions_never_mix(up: CrumbUp, name: str) -> None:
+def test_the_convenience_methods_work_and_sessions_are_separate(up: CrumbUp, name: str) -> None:
     with Client(up.url) as client:
         one, two = (BreadcrumbChatMessageHistory(name + end, client=client) for end in ("", ":2"))
         one.add_user_message("Hello")
@@ -78,7 +78,7 @@ def test_the_convenience_methods_work_and_sessions_never_mix(up: CrumbUp, name: 
         assert [message.content for message in one.messages] == ["Hello", "Hi"]
 
 
-def test_without_a_client_the_environment_says_where(
+def test_without_a_client_the_server_comes_from_the_environment(
     up: CrumbUp, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRUMB_URL", up.url)

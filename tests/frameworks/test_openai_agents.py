@@ -47,7 +47,7 @@ def add(left: int, right: int) -> int:
     return left + right
 
 
-async def test_the_second_turn_of_a_runner_sees_the_first_also_after_a_restart_of_the_server(
+async def test_the_second_turn_of_a_runner_sees_the_first_after_a_server_restart(
     up: CrumbUp, name: str
 ) -> None:
     async with AsyncClient(up.url) as client:
@@ -77,15 +77,15 @@ async def test_the_second_turn_of_a_runner_sees_the_first_also_after_a_restart_o
         ]
 
 
-async def test_it_is_what_the_sdk_calls_a_session(session: BreadcrumbSession) -> None:
+async def test_the_session_satisfies_the_protocol_of_the_sdk(session: BreadcrumbSession) -> None:
     assert isinstance(session, sdk.memory.Session)
     assert await session.get_items() == []
     assert await session.pop_item() is None
     await session.clear_session()
 
 
-async def test_it_does_what_the_sdks_own_session_does(session: BreadcrumbSession) -> None:
-    """The same calls on both, one after the other."""
+async def test_the_session_behaves_like_that_of_the_sdk(session: BreadcrumbSession) -> None:
+    """Both sessions get the same calls."""
     theirs = sdk.SQLiteSession("theirs")
     items = [
         user("one"),
@@ -114,7 +114,7 @@ async def test_it_does_what_the_sdks_own_session_does(session: BreadcrumbSession
         theirs.close()
 
 
-async def test_settings_limit_what_a_run_gets_to_see(client: AsyncClient, name: str) -> None:
+async def test_settings_limit_the_items_of_a_run(client: AsyncClient, name: str) -> None:
     for settings in (sdk.memory.SessionSettings(limit=2), {"limit": 2}):
         session = BreadcrumbSession(
             f"{name}-{type(settings).__name__}", client=client, session_settings=settings
@@ -125,7 +125,7 @@ async def test_settings_limit_what_a_run_gets_to_see(client: AsyncClient, name: 
         assert len(await session.get_items(100)) == 5
 
 
-async def test_items_come_back_as_they_went_in(session: BreadcrumbSession) -> None:
+async def test_items_are_returned_unchanged(session: BreadcrumbSession) -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "schön ☕"}], "session_id": "elsewhere"},
         {"type": "function_call_output", "call_id": "c1", "output": '{"a": [1, null, {}]}'},
@@ -136,10 +136,10 @@ async def test_items_come_back_as_they_went_in(session: BreadcrumbSession) -> No
     assert await session.get_items() == items
 
 
-async def test_an_item_with_an_id_is_kept_once_and_others_as_often_as_they_are_added(
+async def test_an_item_with_an_id_is_stored_once_and_others_each_time(
     session: BreadcrumbSession,
 ) -> None:
-    fake = model_message("__fake_id__", "ok")  # what the SDK writes for models without ids
+    fake = model_message("__fake_id__", "ok")  # the id that the SDK uses for models without ids
     call = {
         "type": "function_call_output",
         "call_id": "call_0",
@@ -155,7 +155,7 @@ async def test_an_item_with_an_id_is_kept_once_and_others_as_often_as_they_are_a
     assert (await session.get_items(1))[0]["content"][0]["text"] == "Hello again"
 
 
-async def test_an_item_that_was_taken_out_can_come_in_again(session: BreadcrumbSession) -> None:
+async def test_a_removed_item_can_be_added_again(session: BreadcrumbSession) -> None:
     item = model_message("msg_1", "Hello")
     for take_out in (session.pop_item, session.clear_session):
         await session.add_items([user("Hi"), item])
@@ -165,7 +165,7 @@ async def test_an_item_that_was_taken_out_can_come_in_again(session: BreadcrumbS
         await session.clear_session()
 
 
-async def test_an_item_that_came_in_again_is_kept_once_too(session: BreadcrumbSession) -> None:
+async def test_an_item_added_again_is_stored_once(session: BreadcrumbSession) -> None:
     item = model_message("msg_1", "Hello")
     for take_out in (session.pop_item, session.clear_session):
         for _ in range(3):
@@ -177,7 +177,7 @@ async def test_an_item_that_came_in_again_is_kept_once_too(session: BreadcrumbSe
         await session.clear_session()
 
 
-async def test_an_item_is_kept_once_also_when_its_key_is_long_forgotten(
+async def test_an_item_is_stored_once_after_its_key_expired(
     client: AsyncClient, session: BreadcrumbSession, name: str
 ) -> None:
     """The server keeps idempotency keys for a day."""
@@ -185,20 +185,20 @@ async def test_an_item_is_kept_once_also_when_its_key_is_long_forgotten(
     await session.add_items([item])
     (crumb,) = [crumb async for crumb in client.list(session=name)]
     await client.delete(crumb.id)
-    # The same breadcrumb, and no key leads to it.
+    # The same breadcrumb without an idempotency key.
     await client.create(crumb.schema_name, crumb.context, title=crumb.title, tags=crumb.tags)
     await session.add_items([user("Hi"), item])
     assert await session.get_items() == [item, user("Hi")]
 
 
-async def test_what_is_no_json_is_refused_in_words(client: AsyncClient, name: str) -> None:
+async def test_invalid_json_is_refused_with_an_explanation(client: AsyncClient, name: str) -> None:
     history = AsyncHistory(client, name, "x.v1", "mark")
     for id in (None, "one"):
         with pytest.raises(InvalidInput, match="JSON"):
             await history.add([Entry({"a": {1, 2}}, id)])
 
 
-async def test_many_who_pop_at_once_each_get_another_item_and_the_newest_go_first(
+async def test_concurrent_pops_return_different_items_newest_first(
     up: CrumbUp, session: BreadcrumbSession, name: str
 ) -> None:
     await session.add_items([user(str(number)) for number in range(12)])
@@ -217,7 +217,7 @@ async def test_many_who_pop_at_once_each_get_another_item_and_the_newest_go_firs
     assert [item["content"] for item in await session.get_items()] == ["0", "1", "2", "3"]
 
 
-async def test_writers_at_once_lose_nothing_and_each_keeps_its_order(up: CrumbUp, name: str) -> None:
+async def test_concurrent_writers_lose_nothing_and_keep_their_order(up: CrumbUp, name: str) -> None:
     async def write(who: str) -> None:
         async with AsyncClient(up.url) as client:
             session = BreadcrumbSession(name, client=client)
@@ -234,7 +234,7 @@ async def test_writers_at_once_lose_nothing_and_each_keeps_its_order(up: CrumbUp
         assert [text for text in found if text.startswith(who)] == [f"{who} {number}" for number in range(10)]
 
 
-async def test_sessions_never_mix_and_clearing_leaves_what_else_is_there(
+async def test_sessions_are_separate_and_clearing_keeps_other_breadcrumbs(
     client: AsyncClient, name: str
 ) -> None:
     names = [name, name + ":x", name + " x", name + "*"]
@@ -249,10 +249,10 @@ async def test_sessions_never_mix_and_clearing_leaves_what_else_is_there(
     assert [crumb.schema_name async for crumb in client.list(session=name)] == ["note.v1"]
 
 
-async def test_an_item_half_taken_out_is_gone(
+async def test_a_partly_removed_item_is_gone(
     client: AsyncClient, session: BreadcrumbSession, name: str
 ) -> None:
-    """Whoever pops may be killed between the two steps that it takes."""
+    """A client can be killed between the two steps of a pop."""
     await session.add_items([user("one"), user("two")])
     (newest,) = [crumb async for crumb in client.list(session=name, limit=1)]
     await client.update(newest.id, tags=[f"session:{name}"], expected_version=newest.version)
@@ -262,7 +262,7 @@ async def test_an_item_half_taken_out_is_gone(
     assert [crumb async for crumb in client.list(session=name)] == []
 
 
-async def test_items_are_breadcrumbs_that_say_what_they_are(
+async def test_items_are_breadcrumbs_with_readable_metadata(
     client: AsyncClient, session: BreadcrumbSession, name: str
 ) -> None:
     await session.add_items([user("Hello"), model_message("msg_1", "Hi there")])
@@ -283,14 +283,14 @@ def test_without_a_client_it_works_from_any_event_loop(
     assert [item["content"] for item in anyio.run(session.get_items)] == ["0", "1"]
 
 
-async def test_a_server_that_is_not_there_is_an_error_that_says_so(name: str) -> None:
+async def test_an_unreachable_server_is_reported(name: str) -> None:
     async with AsyncClient("http://127.0.0.1:1", retries=0) as client:
         with pytest.raises(ServerUnreachable, match="crumb up"):
             await BreadcrumbSession(name, client=client).add_items([user("Hello")])
 
 
 class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
-    """The connection breaks after the server has written."""
+    """Transport that loses the first reply after the server has written."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -306,7 +306,7 @@ class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
         return response
 
 
-async def test_of_a_pop_whose_answer_was_lost_nothing_gets_lost(up: CrumbUp, name: str) -> None:
+async def test_a_pop_with_a_lost_reply_loses_nothing(up: CrumbUp, name: str) -> None:
     async with AsyncClient(up.url) as client:
         await client._connection.http.aclose()
         client._connection.http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("PATCH"))
@@ -316,8 +316,8 @@ async def test_of_a_pop_whose_answer_was_lost_nothing_gets_lost(up: CrumbUp, nam
         assert await session.get_items() == [user("one")]
 
 
-async def test_an_item_whose_answer_was_lost_is_there_once(up: CrumbUp, name: str) -> None:
-    """The client tries again by itself."""
+async def test_an_item_with_a_lost_reply_is_stored_once(up: CrumbUp, name: str) -> None:
+    """The client retries automatically."""
     async with AsyncClient(up.url) as client:
         await client._connection.http.aclose()
         client._connection.http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("POST"))

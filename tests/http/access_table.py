@@ -9,7 +9,7 @@ Principals
     subscr   API key, role subscriber                user     token narrowed to the user ann
     foreign  curator of another tenant               s+user   token narrowed to `own` and ann
     adk      token narrowed to ann's ADK session     gone     token of a session that was deleted
-    again    token of a session that was deleted and created again by somebody else
+    again    token of a session that was deleted and created again by another user
 
 Targets
     own, ann2     sessions whose stored user is ann  untagged  breadcrumb of `own` without a user tag
@@ -18,11 +18,11 @@ Targets
     again         a session that replaced another    freeann   the same, tagged user:ann
     far           of the other tenant                private   breadcrumb of `own`, private to the principal `agent`
     adkann …      ADK sessions                       secret    breadcrumb of `own` with the sensitivity secret
-    holder        the session that holds the `user:` state of ann's ADK sessions: no route knows it
+    holder        the session that holds the `user:` state of ann's ADK sessions; no route shows it
     adkrecord     the record of ann's ADK session    context   a context of `own`, with items of other sessions
 
 Outcomes
-    ok     2xx; where the row says what it shows, the response contains the target's marker
+    ok     2xx; if the row has `shows`, the response contains the target's marker
     -      2xx without the target's marker
     apart  2xx in the caller's own tenant; nothing of the target's tenant changed
     401    the credentials are not accepted
@@ -50,7 +50,7 @@ PRINCIPALS = (
 OUTCOMES = frozenset(("ok", "-", "apart", "401", "403", "404", "none"))
 
 Matrix: TypeAlias = Mapping[str, Mapping[str, frozenset[str]]]
-"""Target -> principal -> the outcomes that are right."""
+"""Target -> principal -> the expected outcomes."""
 
 
 def matrix(text: str) -> Matrix:
@@ -122,7 +122,7 @@ WRITE_CRUMB = matrix("""
 """)
 
 # A session token adds its session to a breadcrumb without one. A user token starts sessions, so an unknown
-# session is no comparison for one that belongs to somebody else.
+# session cannot be compared with one of another user.
 CREATE_CRUMB = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  ok     ok      403    ok    ok      ok    ok   ok     403 apart   403/401 403/401
@@ -204,7 +204,7 @@ FORK_SESSION = matrix("""
   far       401  404    404     403    404   404     404   404  404    404 ok      404/401 404/401
 """)
 
-# Contexts. The breadcrumb `free` is none: its readers learn that, and others only that it does not exist.
+# Contexts. The breadcrumb `free` is not one. Its readers get that error, others get "not found".
 
 READ_CONTEXT = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
@@ -222,7 +222,7 @@ READ_CONFIGS = matrix("""
   far       401  -      403     -      -     403     403   403  403    403 ok      403/401 403/401
 """)
 
-# Two tenants share the file, so neither of them may write it.
+# Two tenants share the file, so neither of them can write it.
 WRITE_CONFIG_FILE = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  403    403     403    403   403     403   403  403    403 403     403/401 403/401
@@ -401,9 +401,9 @@ _FOREIGN = frozenset(("foreign",))
 
 
 def readers_of(kind: str, target: str) -> frozenset[str]:
-    """The kinds of principals that may read a marker."""
+    """Return the kinds of principals that may read a marker."""
     if (kind, target) == ("crumb", "freeann"):
-        # The context of a user's session shows a token of that user what the user keeps outside of all sessions.
+        # The context of a user's session shows the user's breadcrumbs without a session to tokens of that user.
         return readers(READ_CRUMB, target) | {"s+user"}
     if target in ("far", "selfar", "adkfar"):
         return _FOREIGN
@@ -415,19 +415,19 @@ def readers_of(kind: str, target: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """How one operation is aimed at a target, and what must come of it."""
+    """How to send one operation to a target, and the expected outcomes."""
 
     operation: str
     outcomes: Matrix
     id: str = ""
-    """The kind of id that stands for `{id}` in the path."""
+    """Kind of id that replaces `{id}` in the path."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Placeholders of the path that stand for the same text whatever the target is."""
+    """Placeholders of the path with the same value for every target."""
     body: Callable[[Target], Any] | None = None
     queries: Callable[[Target], list[dict[str, str]]] = lambda target: [{}]
     """The queries to try. The outcome must be the same for all of them."""
     destroys: bool = False
-    """A success takes away what other cells need."""
+    """Whether a success destroys data that other cells need."""
     shows: str = ""
     """The kind of marker, or with an @ the kind of id, that a successful response contains."""
 
@@ -560,7 +560,7 @@ _ADK: tuple[Row, ...] = (
 _PAGE: tuple[Row, ...] = (Row("startPage", OPEN), Row("pageAsset", OPEN))
 
 BELOW_API = "BelowApi"
-"""Every ADK operation exists a second time below /api, with this at the end of its id."""
+"""Suffix of operation ids. Every ADK operation exists a second time below /api."""
 
 TABLE: Mapping[str, Row] = {
     row.operation: row

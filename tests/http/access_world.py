@@ -1,9 +1,9 @@
-"""The data that the access table is tested on: two tenants with everything that an operation can name.
+"""Test data of the access table: two tenants with every kind of target.
 
 The data is written once, over HTTP, and copied for each test: every key of the store is dumped and restored
-under another namespace. A copy costs a few milliseconds, so a test may destroy its copy.
+under another namespace. A copy costs a few milliseconds, so a test can destroy its copy.
 
-Every text that somebody must not read is a marker: `marker:<kind>:<target>:`. The table says who may read it.
+Every protected text is a marker, `marker:<kind>:<target>:`. The table defines the principals that may read it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def marker(kind: str, target: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """Something that an operation can be aimed at, by every name that an operation may use for it."""
+    """A target of operations, with every id that an operation can use for it."""
 
     name: str
     owner: UUID = OWNER
@@ -102,7 +102,7 @@ class Target:
 
 
 def unknown_target() -> Target:
-    """A target whose ids name nothing."""
+    """Return a target whose ids do not exist."""
     uuids = ("crumb", "message", "context", "selector", "agent", "tenant", "letter")
     names = ("session", "user", "adk")
     return Target(
@@ -114,16 +114,16 @@ def unknown_target() -> Target:
 
 @dataclass(frozen=True)
 class Template:
-    """A written world, ready to be copied."""
+    """A written world that can be copied."""
 
     settings: Settings
     keys: Mapping[bytes, tuple[bytes, int]]
-    """Key without its namespace -> its dump and its remaining life in milliseconds."""
+    """Key without its namespace -> its dump and its remaining TTL in milliseconds."""
     targets: Mapping[str, Target]
     principals: Mapping[str, dict[str, str]]
     """Kind of principal -> the headers of its requests."""
     positions: Mapping[UUID, str]
-    """Owner -> the stream position before anything was written."""
+    """Owner -> the stream position before the first write."""
 
 
 @dataclass
@@ -147,14 +147,14 @@ class World:
         return await self.client.request(method, path, headers=headers, params=params, json=json)
 
     async def stream(self, principal: str, query: Mapping[str, str]) -> httpx.Response:
-        """Read a stream from the beginning of the world until it has nothing more to say."""
+        """Read a stream from the first event until it has sent all events."""
         owner = OTHER if principal == "foreign" else OWNER
         headers = self.template.principals[principal]
         params = httpx.QueryParams({"last_event_id": self.template.positions[owner], **query})
         return await read_stream(self.parts.app, headers, str(params), lambda said: pings(said) >= 2)
 
     def snapshot(self, owner: UUID | None = None) -> dict[bytes, bytes]:
-        """Everything that the store holds, or everything of one owner."""
+        """Return all keys and dumps of the store, or those of one owner."""
         held = dump(self.redis, self.namespace)
         return {key: raw for key, (raw, _) in held.items() if owner is None or owner.bytes in key}
 
@@ -190,7 +190,7 @@ def _remove(server: redis.Redis, namespace: str) -> None:
 
 
 _page = cache(WebPage.of_this_installation)
-"""The page compresses its files when it is loaded, which takes longer than the rest of a copy."""
+"""Cached, because the page compresses its files at load, which takes longer than the rest of a copy."""
 
 
 @asynccontextmanager
@@ -229,7 +229,7 @@ def pings(said: bytes) -> int:
 async def read_stream(
     app: Any, headers: Mapping[str, str], query: str, until: Callable[[bytes], bool], *, limit: float = 20
 ) -> httpx.Response:
-    """Read an event stream until it ends, or until it has said enough."""
+    """Read an event stream until it ends or `until` is true."""
     status, said, ended = 0, b"", anyio.Event()
 
     async def send(message: Any) -> None:
@@ -292,7 +292,7 @@ async def written_template(url: str, folder: Path) -> Template:
 
 
 class _Writer:
-    """Writes the world and remembers the ids."""
+    """Writes the world and records the ids."""
 
     def __init__(self, parts: ServerServices, client: httpx.AsyncClient) -> None:
         self.parts = parts
@@ -366,7 +366,7 @@ class _Writer:
         self._note(name, owner, session=session, user=user, message=message, crumb=crumb)
 
     async def _more_state(self) -> None:
-        """State of the own session that not every reader of the session may read."""
+        """Write state of the session `own` that some readers of the session must not see."""
         tags = ["session:s-own", "user:ann"]
         for who, fields, value in (
             (CURATOR, {"sensitivity": "secret"}, {"hidden": marker("secretstate", "own")}),
@@ -470,7 +470,7 @@ class _Writer:
         self._note("own", asset=asset.group(1))
 
     async def _contexts(self) -> None:
-        """Let a context builder make contexts that hold items of other sessions."""
+        """Build contexts that contain items of other sessions."""
         store = self.parts.store
         async with building(store, book_of(store, CONTEXT_CONFIG)) as builder:
             for name in ("own", "bob", "ann2", "nouser", "far"):
@@ -484,7 +484,7 @@ class _Writer:
         self._note("context", crumb=self.targets["own"]["context"])
 
     async def _dead_letters(self) -> None:
-        """Write the letters as a worker does that gave up."""
+        """Write dead letters like a worker after its last attempt."""
         store = self.parts.store
         for name in ("own", "far"):
             target = self.targets[name]

@@ -1,4 +1,4 @@
-"""What tests of turns over HTTP share: workers beside a site, and what is asked of it."""
+"""Workers, models and requests for tests of turns over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.http.conftest import Site
 from tests.support.conversations import Working, eventually, opened, spoken, working
 
 LONG = "30"
-"""Seconds that no test waits in full."""
+"""Timeout in seconds that no test reaches."""
 
 
 def echo(request: ModelRequest) -> str:
@@ -25,7 +25,7 @@ def echo(request: ModelRequest) -> str:
 
 
 class Gate:
-    """A model that waits until it is let through."""
+    """A model that waits until the test sets `open`."""
 
     def __init__(self) -> None:
         self.begun = anyio.Event()
@@ -48,7 +48,7 @@ def namespace_of(site: Site) -> str:
 
 @asynccontextmanager
 async def answering(site: Site, model: Any = None, **options: Any) -> AsyncIterator[Working]:
-    """Workers with a connection of their own: all that they share with the server is the store."""
+    """Run workers with their own connection. They share only the store with the server."""
     async with (
         opened(site.url, lanes=site.store.lanes, namespace=namespace_of(site)) as store,
         working(store, model or FunctionModel(echo), owner=DEVELOPER, **options) as team,
@@ -78,7 +78,7 @@ async def say(
 
 
 async def stream(site: Site, session: str, text: str, **options: Any) -> list[tuple[str, Any]]:
-    """The named events of an answer, each with its data."""
+    """Return the events of a streamed response, each with its data."""
     headers = {"Accept": "text/event-stream", **options.pop("headers", {})}
     answer = await site.client.post(
         f"/sessions/{session}/messages", json={"message": text}, headers=headers, timeout=60, **options
@@ -121,7 +121,7 @@ async def retry_letters(site: Site) -> None:
 
 
 async def has(site: Site, session: str, *expected: str) -> None:
-    """Wait until exactly these answers are there."""
+    """Wait until the session has exactly these answers."""
 
     async def look() -> bool:
         return await texts(site, session, "assistant") == list(expected)

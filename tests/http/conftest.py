@@ -1,4 +1,4 @@
-"""An application on a real server, with a namespace of its own per test."""
+"""Fixtures with an application on a real server. Each test has its own namespace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WEAK_KEY = "a-key-that-may-only-write"
 
 AGENT_A = UUID("aaaaaaaa-0000-4000-8000-00000000000a")
 AGENT_B = UUID("aaaaaaaa-0000-4000-8000-00000000000b")
-"""Two more agents that tokens of the first tenant's key may act as."""
+"""Two more agents that the first tenant's key can issue tokens for."""
 
 KEYS: tuple[dict[str, Any], ...] = (
     {"key": KEY, "owner_id": str(OWNER), "agent_ids": [str(AGENT_A), str(AGENT_B)]},
@@ -54,10 +54,10 @@ class Site:
     store: Store
     client: httpx.AsyncClient
     url: str = ""
-    """Of the store's server."""
+    """URL of the store's server."""
 
     async def token(self, key: str | None = None, **wanted: Any) -> dict[str, str]:
-        """Headers with a fresh token."""
+        """Return headers with a new token."""
         headers = {} if key is None else {"X-API-Key": key}
         answer = await self.client.post("/auth/token", json=wanted, headers=headers)
         assert answer.status_code == 200, answer.text
@@ -105,7 +105,7 @@ async def running_site(
 
 @pytest.fixture
 async def make_site(embedded_server: EmbeddedServer) -> AsyncIterator[MakeSite]:
-    """Sites with settings of the test's choice, all closed when the test ends."""
+    """Factory for sites with chosen settings. All are closed at the end of the test."""
     async with AsyncExitStack() as stack:
 
         async def make(**options: Any) -> Site:
@@ -116,18 +116,18 @@ async def make_site(embedded_server: EmbeddedServer) -> AsyncIterator[MakeSite]:
 
 @pytest.fixture
 async def site(make_site: MakeSite) -> Site:
-    """In the development mode."""
+    """Site in the development mode."""
     return await make_site()
 
 
 @pytest.fixture
 async def keyed(make_site: MakeSite) -> Site:
-    """With API keys of two tenants."""
+    """Site with API keys of two tenants."""
     return await make_site(api_keys=KEYS)
 
 
 def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
-    """Check that an answer is a well-formed problem of this kind, and give it back."""
+    """Check that a response is a well-formed problem of this kind and return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = answer.json()
@@ -140,7 +140,7 @@ def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def served(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an application in a process of its own, in the development mode."""
+    """URL of an application in its own process, in the development mode."""
     port = free_port()
     serving = [sys.executable, "-m", "tests.http.serving"]
     with Process(

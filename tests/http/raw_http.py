@@ -24,7 +24,7 @@ GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 def serving(
     redis: EmbeddedServer, folder: Path, *, keys: Any = (), open_files: int = 0, **limits: Any
 ) -> Iterator[Process]:
-    """The application in a process of its own, with these API keys and connection limits."""
+    """Run the application in its own process, with these API keys and connection limits."""
     port = free_port()
     argv = [sys.executable, "-m", "tests.http.serving", redis.url, str(port), f"t{secrets.token_hex(6)}"]
     if open_files:
@@ -60,7 +60,7 @@ def request(method: bytes, target: bytes, *headers: bytes, body: bytes = b"") ->
 
 
 class Response:
-    """One response."""
+    """A parsed HTTP response."""
 
     def __init__(self, raw: bytes) -> None:
         head, _, self.body = raw.partition(b"\r\n\r\n")
@@ -71,7 +71,7 @@ class Response:
 
     @property
     def problem(self) -> str:
-        """The name of the problem."""
+        """Check the problem document and return the name of the problem."""
         assert self.headers[b"content-type"] == b"application/problem+json"
         document = json.loads(self.body)
         assert document["status"] == self.status
@@ -95,7 +95,7 @@ def read_response(link: socket.socket) -> Response:
 
 
 def read_all(link: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
+    """Read until the server closes the connection."""
     raw = b""
     while piece := link.recv(65536):
         raw += piece
@@ -103,7 +103,7 @@ def read_all(link: socket.socket) -> bytes:
 
 
 def is_closed(link: socket.socket, *, within: float) -> bool:
-    """Whether the server closes the connection in time, without sending anything."""
+    """Return whether the server closes the connection in time, without sending anything."""
     link.settimeout(within)
     try:
         return link.recv(1) == b""

@@ -1,6 +1,6 @@
-"""The application in a process of its own: `python -m tests.http.serving REDIS PORT NAMESPACE`.
+"""Run the application in its own process: `python -m tests.http.serving REDIS PORT NAMESPACE`.
 
-As `crumb serve` does it, without the rest of the command: what is tested here knows nothing of builder and agents.
+It serves like `crumb serve`, but without the routes of the context builder and the agents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of sessions share: the requests that they make, and what must come back."""
+"""Requests for tests of sessions, with checks of the responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.http.conftest import Site
 
 
 async def held(site: Site) -> dict[bytes, bytes]:
-    """Everything that this site's store holds, and nothing of the other tests'."""
+    """Return all keys and dumps of this site's namespace."""
     store = site.store
     prefix = store.keys.meta.removesuffix(b"meta")
     keys = sorted(await store.connection.call(0, b"KEYS", prefix + b"*"))
@@ -58,7 +58,7 @@ async def answer_to(site: Site, message: dict[str, Any], text: str = "yes", **fi
 
 
 async def ids(site: Site, headers: dict[str, str] | None = None, **params: Any) -> list[str]:
-    """All pages of the list."""
+    """Return the session ids of all pages of the list."""
     found: list[str] = []
     while True:
         page = (await site.client.get("/sessions", params=params, headers=headers)).json()

@@ -136,7 +136,7 @@ NAMINGS = {
 }  # fmt: skip
 
 NAMERS = [("session", "bob"), ("session", "ann"), ("s+cur", "bob"), ("user", "bob"), ("s+user", "bob")]
-"""Kinds of principals, and a user that they must not name. A session token does not even name the session's user."""
+"""Kinds of principals, and a user that they must not name. A session token cannot name the session's user."""
 
 
 async def named(world: World, who: Headers, way: Naming, user: str, target: str) -> httpx.Response:
@@ -148,10 +148,10 @@ async def named(world: World, who: Headers, way: Naming, user: str, target: str)
 
 
 @pytest.mark.parametrize("way", NAMINGS.values(), ids=NAMINGS)
-async def test_a_narrowed_token_names_no_other_user(world: World, way: Naming) -> None:
+async def test_a_narrowed_token_cannot_name_another_user(world: World, way: Naming) -> None:
     wrong = []
     for principal, user in NAMERS:
-        # A user token does not see the breadcrumb without its tag, and the other one already names ann.
+        # A user token does not see the breadcrumb without its tag. The other breadcrumb already names ann.
         target = ids_of(world, "own" if "user" in principal else "untagged")
         if way.path.endswith("{record}") and user == "ann":
             continue  # the record names ann already
@@ -165,7 +165,7 @@ async def test_a_narrowed_token_names_no_other_user(world: World, way: Naming) -
 
 
 @pytest.mark.parametrize("narrowing", [{}, {"user_id": "ann"}], ids=["session", "session and user"])
-async def test_a_token_for_a_new_session_begins_it_for_no_other_user(
+async def test_a_token_for_a_new_session_cannot_begin_it_for_another_user(
     world: World, narrowing: dict[str, str]
 ) -> None:
     who = await token(world, session_id="s-fresh", **narrowing)
@@ -180,7 +180,7 @@ async def test_a_token_for_a_new_session_begins_it_for_no_other_user(
 
 @pytest.mark.parametrize("spelling", ["", "/api"])
 @pytest.mark.parametrize("with_id", [True, False], ids=["id in the path", "id in the body"])
-async def test_a_session_token_creates_no_adk_session_because_that_names_a_user(
+async def test_a_session_token_cannot_create_an_adk_session_because_it_names_a_user(
     world: World, spelling: str, with_id: bool
 ) -> None:
     sessions = f"{spelling}/apps/{APP}/users/bob/sessions"
@@ -204,7 +204,7 @@ async def test_a_session_token_creates_no_adk_session_because_that_names_a_user(
     ],
     ids=["POST /sessions", "POST /sessions with the id", "POST /breadcrumbs", "POST messages"],
 )
-async def test_a_session_token_begins_no_session_that_has_the_name_of_an_adk_session(
+async def test_a_session_token_cannot_begin_a_session_with_the_name_of_an_adk_session(
     world: World, path: str, body: dict[str, str]
 ) -> None:
     """Such a name contains a user."""
@@ -226,7 +226,7 @@ async def test_a_session_token_works_in_its_existing_adk_session(world: World) -
 
 @pytest.mark.parametrize("key", ["user:city", "app:motto"])
 @pytest.mark.parametrize("way", ["state", "event", "record"])
-async def test_a_session_token_changes_no_state_that_sessions_share(world: World, key: str, way: str) -> None:
+async def test_a_session_token_cannot_change_shared_state(world: World, key: str, way: str) -> None:
     path = f"/apps/{APP}/users/ann/sessions/a1"
     delta = {key: "new"}
     before = world.snapshot()
@@ -251,7 +251,7 @@ async def test_a_user_token_changes_the_state_of_its_user_and_not_of_the_app(wor
     )
 
 
-async def test_the_tag_of_every_message_is_no_user(world: World) -> None:
+async def test_the_tag_of_every_message_is_not_a_user(world: World) -> None:
     for principal in ("session", "s+cur", "user", "s+user"):
         who = world.template.principals[principal]
         await post(world, who, schema_name="user.message.v1", tags=["user:message"], context={"message": "x"})
@@ -267,14 +267,14 @@ async def test_the_runtime_adds_the_stored_user_to_a_message(world: World) -> No
 
 
 @pytest.mark.parametrize("principal", ["user", "s+user"])
-async def test_a_user_token_may_name_its_own_user(world: World, principal: str) -> None:
+async def test_a_user_token_can_name_its_own_user(world: World, principal: str) -> None:
     who = world.template.principals[principal]
     await post(world, who, **_note(tags=["user:ann"], context={"user_id": "ann"}))
     body = {"message": "new", "tags": ["user:ann"]}
     assert (await world.send(principal, "POST", "/sessions/s-own/messages", json=body)).status_code == 201
 
 
-async def test_a_token_without_a_narrowing_names_any_user(world: World) -> None:
+async def test_an_unnarrowed_token_can_name_any_user(world: World) -> None:
     for who in (CURATOR, BY_AGENT):
         await post(world, who, **_note(tags=["user:bob", "session:s-own"], context={"user_id": "bob"}))
         begun = await world.client.post("/sessions", json={"user_id": "bob"}, headers=who)
@@ -293,7 +293,7 @@ NARROWED = ("session", "s+cur", "user", "s+user")
 
 
 @pytest.mark.parametrize("principal", NARROWED)
-async def test_a_narrowed_token_writes_no_session_record(world: World, principal: str) -> None:
+async def test_a_narrowed_token_cannot_write_a_session_record(world: World, principal: str) -> None:
     record, own = await record_of(world, "s-own"), ids_of(world, "own")
     before = world.snapshot()
     wrong = []
@@ -314,7 +314,7 @@ async def test_a_narrowed_token_writes_no_session_record(world: World, principal
 
 @pytest.mark.parametrize("schema", ["session.state.v1", "adk.event.v1", "agent.response.v1"])
 @pytest.mark.parametrize("principal", ["user", "s+user"])
-async def test_a_user_token_posts_no_change_of_state(world: World, principal: str, schema: str) -> None:
+async def test_a_user_token_cannot_post_a_change_of_state(world: World, principal: str, schema: str) -> None:
     body = {"schema_name": schema, "tags": ["session:s-own"], "context": {"state_delta": {"x": 1}}}
     before = world.snapshot()
     problem(await world.send(principal, "POST", "/breadcrumbs", json=body), 403, "forbidden")
@@ -332,7 +332,7 @@ async def test_a_change_by_a_narrowed_token_keeps_every_user_tag(world: World, p
         assert {"session:s-own", "user:ann", "user:bob"} <= set(kept) and "old" not in kept
 
 
-async def test_a_token_for_a_foreign_session_and_a_user_changes_nothing_there(world: World) -> None:
+async def test_a_token_for_a_foreign_session_and_a_user_cannot_change_it(world: World) -> None:
     """The breadcrumb carries both tags of the token, but its session belongs to bob."""
     who = await token(world, session_id="s-bob", user_id="ann")
     path = f"/breadcrumbs/{ids_of(world, 'annbob')}"
@@ -347,7 +347,7 @@ async def test_a_token_for_a_foreign_session_and_a_user_changes_nothing_there(wo
 
 
 @pytest.mark.parametrize("forker", ["curator", "agent", "user"])
-async def test_a_fork_shows_nobody_more_than_its_origin(world: World, forker: str) -> None:
+async def test_a_fork_shows_no_more_than_its_origin(world: World, forker: str) -> None:
     made = await world.send(forker, "POST", "/sessions/s-own/fork", json={"id": "s-fork"})
     assert made.status_code == 201, made.text
     views = (
@@ -381,7 +381,7 @@ async def test_a_narrowed_token_streams_with_its_own_selectors_only(world: World
         answer = await world.stream(principal, {"selector_id": ids_of(world, name, "selector")})
         assert (answer.status_code, answer.text) == (404, unknown.text), name
     used = await world.stream(principal, {"selector_id": ids_of(world, own, "selector")})
-    assert used.status_code == 200 and marker("crumb", "own") not in used.text  # it matches nothing
+    assert used.status_code == 200 and marker("crumb", "own") not in used.text  # the selector matches nothing
 
 
 @pytest.mark.parametrize("principal", ["session", "user", "s+user"])
@@ -410,7 +410,7 @@ async def site_with_agents(make_site: MakeSite, **settings: Any) -> Site:
 
 
 async def agent_for(site: Site, key: str, **wanted: Any) -> UUID | int:
-    """The agent of a token for this key, or the status of the refusal."""
+    """Return the agent of a token for this key, or the status of the refusal."""
     answer = await site.client.post("/auth/token", json=wanted, headers={"X-API-Key": key})
     if answer.status_code != 200:
         problem(answer, answer.status_code, "forbidden")
@@ -418,7 +418,7 @@ async def agent_for(site: Site, key: str, **wanted: Any) -> UUID | int:
     return UUID(answer.json()["agent_id"])
 
 
-async def test_an_api_key_acts_only_as_its_own_agents(make_site: MakeSite) -> None:
+async def test_an_api_key_can_act_only_as_its_own_agents(make_site: MakeSite) -> None:
     site = await site_with_agents(make_site)
     derived = await agent_for(site, PLAIN)
     assert isinstance(derived, UUID)
@@ -429,7 +429,7 @@ async def test_an_api_key_acts_only_as_its_own_agents(make_site: MakeSite) -> No
             assert await agent_for(site, key, agent_id=str(agent)) == expected, (key, agent)
 
 
-async def test_an_api_key_asks_for_no_other_owner(make_site: MakeSite) -> None:
+async def test_an_api_key_cannot_request_another_owner(make_site: MakeSite) -> None:
     site = await site_with_agents(make_site)
     for key in (PLAIN, FIXED, SEVERAL):
         assert isinstance(await agent_for(site, key, owner_id=str(OWNER)), UUID)
@@ -437,7 +437,7 @@ async def test_an_api_key_asks_for_no_other_owner(make_site: MakeSite) -> None:
         assert await agent_for(site, key, owner_id=str(uuid4())) == 403
 
 
-async def test_no_key_reads_private_breadcrumbs_of_an_agent_of_another_key(make_site: MakeSite) -> None:
+async def test_a_key_cannot_read_private_breadcrumbs_of_another_keys_agent(make_site: MakeSite) -> None:
     site = await site_with_agents(make_site)
     made = await site.post({"X-API-Key": FIXED}, title="private", visibility="private")
     for key in (PLAIN, SEVERAL):
@@ -467,7 +467,7 @@ async def test_the_agents_of_a_key_share_its_rate_limit(make_site: MakeSite) -> 
 
 
 def session_requests(message: str, crumb: str) -> dict[str, list[tuple[str, str, Any]]]:
-    """The requests that a client of the session s-old makes: reads of the session, lists and writes."""
+    """Return the requests of a client of the session s-old: reads of the session, lists and writes."""
     return {
         "read": [
             ("GET", "/sessions/s-old", None),
@@ -496,7 +496,7 @@ def session_requests(message: str, crumb: str) -> dict[str, list[tuple[str, str,
 
 
 async def begin_old(world: World, text: str, user: str) -> tuple[str, str]:
-    """Begin the session s-old; return the ids of a message and of a breadcrumb in it."""
+    """Begin the session s-old. Return the ids of a message and of a breadcrumb in it."""
     body = {"id": "s-old", "title": text, "user_id": user}
     assert (await world.client.post("/sessions", json=body, headers=CURATOR)).status_code == 201
     said = await world.client.post("/sessions/s-old/messages", json={"message": text}, headers=CURATOR)
@@ -551,7 +551,7 @@ async def test_a_token_of_a_deleted_session_is_refused_once_the_name_is_used_aga
     sees = user == "ann" or "user_id" not in narrowing
     wrong = []
     for kind, requests in session_requests(*ids).items():
-        # For a token of another user the new session would be 404 in any case.
+        # The new session is 404 for a token of another user in any case.
         right = (401,) if sees or kind != "read" else (401, 404)
         for method, path, body in requests:
             answer = await world.client.request(method, path, json=body, headers=who)
@@ -567,14 +567,14 @@ async def test_a_token_of_a_deleted_session_is_refused_once_the_name_is_used_aga
     assert (await world.client.get("/sessions/s-old", headers=new)).status_code == (200 if sees else 404)
 
 
-async def test_a_token_of_a_user_outlives_the_sessions_of_the_user(world: World) -> None:
+async def test_a_token_of_a_user_stays_valid_after_its_sessions_are_deleted(world: World) -> None:
     await begin_old(world, "first", "ann")
     await delete_old(world)
     await begin_old(world, "second", "ann")
     assert (await world.send("user", "GET", "/sessions/s-old")).json()["title"] == "second"
 
 
-async def test_a_deleted_adk_session_ends_its_tokens_too(world: World) -> None:
+async def test_deleting_an_adk_session_invalidates_its_tokens(world: World) -> None:
     path = f"/apps/{APP}/users/ann/sessions"
     assert (await world.send("curator", "DELETE", f"{path}/a1")).status_code == 200
     assert (await world.send("adk", "GET", f"{path}/a1")).status_code == 404
@@ -596,7 +596,7 @@ async def test_a_deleted_adk_session_ends_its_tokens_too(world: World) -> None:
 async def while_streaming(
     world: World, who: Headers, act: Callable[[], Awaitable[None]], *, seconds: float = 5
 ) -> tuple[bool, str]:
-    """Do something while a stream is open; return whether the stream ended, and all that it said."""
+    """Run `act` while a stream is open. Return whether the stream ended, and its text."""
     heard: list[bytes] = [b""]
     joined, ended = anyio.Event(), anyio.Event()
 
@@ -654,7 +654,7 @@ BY_USER: list[dict[str, Any]] = [
 
 
 async def context_text(site: Site, session: str, sources: list[dict[str, Any]]) -> str:
-    """Build the context of a message that a curator tags with bob; return it as text."""
+    """Build the context of a message that a curator tags with bob. Return it as text."""
     config, tags = document(sources=sources), ("user:message", "user:bob")
     async with building(site.store, book_of(site.store, config)) as builder:
         made = await builder.say("the trigger", session, owner=OWNER, tags=tags)
@@ -697,8 +697,8 @@ async def test_a_source_of_scope_user_uses_the_user_stored_for_the_session(
     assert ("words of ann" in text) == (user == "ann")
 
 
-async def test_a_change_does_not_tell_what_a_secret_breadcrumb_names(world: World) -> None:
-    """A value that equals the old one is otherwise no change, and would be let through."""
+async def test_a_change_does_not_reveal_the_fields_of_a_secret_breadcrumb(world: World) -> None:
+    """An equal value is usually not a change and would be accepted, which would confirm a guess."""
     fields = _note(tags=["session:s-own"], context={"user_id": "bob"})
     id = await post(world, CURATOR, **fields, sensitivity="secret")
     for guess in ("bob", "eve"):

@@ -1,8 +1,8 @@
-"""Every operation × every kind of principal × own and foreign targets, against the table in access_table.py.
+"""Every operation × every kind of principal × own and foreign targets, compared with access_table.py.
 
-Each cell is a real request to the application that `crumb serve` composes. Besides the status, a cell checks that
-the response contains no marker that the principal may not read, that "not found" looks the same as for an id that
-never existed, and that a refused request and a read leave every key of the store as it was.
+Each cell is a real request to the application that `crumb serve` composes. A cell checks the status of the response.
+It also checks that the response contains no marker that the principal may not read, that "not found" looks the same as
+for an id that never existed, and that refused requests and reads leave every key of the store unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def template(embedded_server: EmbeddedServer, tmp_path_factory: pytest.Tem
 
 
 class Worlds:
-    """Copies of the template: the same one as long as it is good for further cells."""
+    """Copies of the template. A copy is reused until a cell has changed it."""
 
     def __init__(self, url: str, template: Template) -> None:
         self._url = url
@@ -55,7 +55,7 @@ class Worlds:
         return self._world
 
     async def is_unchanged(self) -> bool:
-        """Whether the store holds the same as before."""
+        """Return whether the store is unchanged."""
         return (await self.get()).snapshot() == self.known
 
     async def accept_changes(self) -> None:
@@ -75,7 +75,7 @@ async def worlds(embedded_server: EmbeddedServer, template: Template) -> AsyncIt
 
 @dataclass
 class Checker:
-    """Runs the cells of one row and collects what is wrong."""
+    """Runs the cells of one row and collects the faults."""
 
     worlds: Worlds
     row: Row
@@ -135,7 +135,7 @@ class Checker:
     async def _judged(
         self, principal: str, target: Target, query: dict[str, str], expected: frozenset[str]
     ) -> str:
-        """Perform the operation; return what is wrong with the response, or nothing."""
+        """Perform the operation. Return the fault of the response, or an empty text."""
         world = await self.worlds.get()
         before = world.snapshot(target.owner) if "apart" in expected else {}
         answer = await self._send(principal, target, query)
@@ -177,7 +177,7 @@ class Checker:
         return f"got {answer.status_code} {answer.text[:120]}"
 
     def _sought(self, target: Target) -> str | None:
-        """The text that a response shows exactly if it shows the target."""
+        """Return the text that a response contains exactly if it shows the target."""
         shows = self.row.shows
         if shows.startswith("@"):
             return target[shows[1:]]
@@ -246,7 +246,7 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
-async def test_an_operation_does_for_each_principal_what_the_table_says(
+async def test_an_operation_follows_the_table_for_each_principal(
     worlds: Worlds, served: dict[str, tuple[str, str]], row: Row
 ) -> None:
     checker = Checker(worlds, row, *served[row.operation])
@@ -255,7 +255,7 @@ async def test_an_operation_does_for_each_principal_what_the_table_says(
         pytest.fail(checker.report(), pytrace=False)
 
 
-# Each of these removes one rule of the policy. The named row must then have faults that it does not have otherwise.
+# Each entry removes one rule of the policy. The named row must then have faults.
 
 
 def _allow(*args: Any, **options: Any) -> bool:
@@ -267,7 +267,7 @@ def _pass(*args: Any, **options: Any) -> None:
 
 
 def _given(principal: Any, *given: Any, **options: Any) -> Any:
-    """Return what the policy was asked about, unchanged."""
+    """Return the last argument of the policy unchanged."""
     return given[-1]
 
 
@@ -299,7 +299,7 @@ REMOVED_RULES: tuple[tuple[str, Any, str], ...] = (
 
 
 SOME_PRINCIPALS = ("agent", "session", "user", "s+user", "adk", "foreign", "again")
-"""Enough to notice that a rule is missing."""
+"""A subset that is enough to detect a missing rule."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tokens and API keys: who gets in, as whom, and with what."""
+"""Tokens and API keys: authentication, principals and roles."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _signed(secret: str = SECRET, **claims: Any) -> str:
 
 @pytest.fixture
 async def secured(make_site: MakeSite) -> Site:
-    """With API keys, and a secret that the test knows."""
+    """Site with API keys and a known token secret."""
     return await make_site(api_keys=KEYS, token_secret=SECRET)
 
 
 # The development mode
 
 
-async def test_without_keys_nobody_needs_a_token_and_is_the_developer(site: Site) -> None:
+async def test_without_keys_requests_need_no_token_and_act_as_the_developer(site: Site) -> None:
     id = (await site.post(title="x"))["id"]
     full = (await site.client.get(f"/breadcrumbs/{id}/full")).json()
     assert (full["owner_id"], full["created_by"]) == (str(DEVELOPER), str(DEVELOPER_AGENT))
@@ -77,7 +77,7 @@ async def test_in_the_development_mode_an_empty_request_gets_a_token_for_everyth
     assert (await site.client.get("/breadcrumbs", headers=_bearer(token["token"]))).status_code == 200
 
 
-async def test_a_token_for_another_owner_sees_that_owners_breadcrumbs_only(site: Site) -> None:
+async def test_a_token_for_another_owner_sees_only_that_owners_breadcrumbs(site: Site) -> None:
     """RCRT's clients write ids in upper case."""
     owner = "00000000-0000-0000-0000-000000000EEE"
     headers = await site.token(owner_id=owner, agent_id=str(AGENT))
@@ -93,12 +93,12 @@ async def test_in_the_development_mode_a_bad_token_is_still_refused(site: Site) 
 
 
 async def test_a_client_whose_token_has_expired_gets_a_new_one(site: Site) -> None:
-    """It sends the old one along; in the development mode that changes nothing."""
+    """The development mode ignores the old token in the request."""
     answer = await site.client.post("/auth/token", json={}, headers=_bearer("expired"))
     assert answer.status_code == 200
 
 
-async def test_a_token_of_the_development_mode_opens_no_server_with_keys(
+async def test_a_token_of_the_development_mode_is_refused_by_a_server_with_keys(
     make_site: MakeSite, embedded_server: Any
 ) -> None:
     open_site = await make_site(token_secret=SECRET)
@@ -107,7 +107,7 @@ async def test_a_token_of_the_development_mode_opens_no_server_with_keys(
     problem(await keyed.client.get("/breadcrumbs", headers=mine), 401, "unauthenticated")
 
 
-async def test_whoever_gets_a_token_is_known_as_an_agent(site: Site) -> None:
+async def test_issuing_a_token_registers_its_agent(site: Site) -> None:
     await site.token(agent_id=str(AGENT), roles=["emitter"])
     agent = (await site.client.get(f"/agents/{AGENT}")).json()
     assert (agent["id"], agent["roles"]) == (str(AGENT), ["emitter"])
@@ -150,7 +150,7 @@ async def test_a_bad_token_request_is_422(site: Site, body: Any) -> None:
     assert (await site.client.get("/agents")).json() == []
 
 
-async def test_a_token_request_that_is_no_json_is_refused(site: Site) -> None:
+async def test_a_token_request_that_is_not_json_is_refused(site: Site) -> None:
     problem(
         await site.client.post("/auth/token", content=b"{", headers={"Content-Type": "application/json"}),
         400,
@@ -164,7 +164,7 @@ async def test_a_token_request_that_is_no_json_is_refused(site: Site) -> None:
     )
 
 
-async def test_nulls_in_a_token_request_count_as_left_out(site: Site) -> None:
+async def test_nulls_in_a_token_request_are_ignored(site: Site) -> None:
     body = dict.fromkeys(("owner_id", "agent_id", "roles", "ttl_sec", "session_id", "user_id"))
     answer = await site.client.post("/auth/token", json=body)
     assert answer.status_code == 200
@@ -216,7 +216,7 @@ PROTECTED = [
 
 
 @pytest.mark.parametrize(("method", "path"), PROTECTED)
-async def test_with_keys_every_route_needs_a_token_and_says_how_to_get_one(
+async def test_with_keys_every_route_needs_a_token_and_explains_how_to_get_one(
     keyed: Site, method: str, path: str
 ) -> None:
     answer = await keyed.client.request(method, path)
@@ -235,12 +235,12 @@ async def test_the_list_of_protected_routes_is_complete(keyed: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/openapi.json", "/docs", "/"])
-async def test_some_routes_are_open_to_all(keyed: Site, path: str) -> None:
+async def test_some_routes_need_no_token(keyed: Site, path: str) -> None:
     assert (await keyed.client.get(path)).status_code == 200
     assert (await keyed.client.get(path, headers=_bearer("nonsense"))).status_code == 200
 
 
-async def test_a_key_works_in_either_header_and_decides_the_owner(keyed: Site) -> None:
+async def test_a_key_is_accepted_in_both_headers_and_decides_the_owner(keyed: Site) -> None:
     for headers in ({"X-API-Key": KEY}, _bearer(KEY), {"Authorization": f"bearer  {KEY}"}):
         id = (await keyed.post(headers, title="x"))["id"]
         full = (await keyed.client.get(f"/breadcrumbs/{id}/full", headers=headers)).json()
@@ -279,7 +279,7 @@ async def test_a_key_cannot_get_a_token_for_another_owner(keyed: Site) -> None:
     assert same.status_code == 200
 
 
-async def test_a_key_cannot_give_roles_that_it_does_not_have(keyed: Site) -> None:
+async def test_a_key_cannot_issue_roles_that_it_does_not_have(keyed: Site) -> None:
     answer = await keyed.client.post(
         "/auth/token", json={"roles": ["curator"]}, headers={"X-API-Key": WEAK_KEY}
     )
@@ -289,8 +289,8 @@ async def test_a_key_cannot_give_roles_that_it_does_not_have(keyed: Site) -> Non
     assert default.json()["roles"] == ["emitter"]
 
 
-async def test_a_key_of_one_agent_gives_no_token_for_another(make_site: MakeSite) -> None:
-    """Private breadcrumbs are visible to their agent: whoever may choose the agent may read them."""
+async def test_a_key_of_one_agent_cannot_issue_a_token_for_another(make_site: MakeSite) -> None:
+    """Private breadcrumbs are visible to their agent. A key that could choose any agent could read them all."""
     fixed = {"key": KEY, "owner_id": str(OWNER), "agent_id": str(AGENT), "roles": ["emitter", "subscriber"]}
     site = await make_site(api_keys=[fixed])
     answer = await site.client.post(
@@ -307,13 +307,11 @@ async def test_a_token_cannot_get_another_token(keyed: Site) -> None:
         problem(await keyed.client.post("/auth/token", json={}, headers=token), 403, "forbidden")
 
 
-async def test_a_token_lives_as_long_as_it_was_asked_for(
-    secured: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_token_has_the_requested_lifetime(secured: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await secured.token(KEY, ttl_sec=60)
     assert (await secured.client.get("/breadcrumbs", headers=token)).status_code == 200
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 61)  # the token was verified and is in the cache
+    monkeypatch.setattr(time, "time", lambda: now + 61)  # the token is verified and cached
     document = problem(await secured.client.get("/breadcrumbs", headers=token), 401, "unauthenticated")
     assert "expired" in document["detail"]
 
@@ -324,7 +322,7 @@ async def test_the_lifetime_of_a_token_is_a_setting(make_site: MakeSite) -> None
     assert 290 < exp - time.time() <= 300
 
 
-async def test_a_good_token_from_elsewhere_works(secured: Site) -> None:
+async def test_a_valid_token_from_another_issuer_process_is_accepted(secured: Site) -> None:
     id = (await secured.post(_bearer(_signed()), title="x"))["id"]
     full = (await secured.client.get(f"/breadcrumbs/{id}/full", headers=_bearer(_signed()))).json()
     assert (full["owner_id"], full["created_by"]) == (str(OWNER), str(AGENT))
@@ -389,7 +387,7 @@ BAD_TOKENS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_TOKENS)
-async def test_a_bad_token_is_401_and_says_what_to_do(secured: Site, name: str) -> None:
+async def test_an_invalid_token_is_401_with_instructions(secured: Site, name: str) -> None:
     header = [(b"Authorization", b"Bearer " + BAD_TOKENS[name]().encode())]
     for method, path in (("GET", "/breadcrumbs"), ("POST", "/auth/token"), ("GET", "/events/stream")):
         answer = await secured.client.request(method, path, headers=header)
@@ -398,7 +396,7 @@ async def test_a_bad_token_is_401_and_says_what_to_do(secured: Site, name: str) 
         assert SECRET not in answer.text
 
 
-async def test_a_token_in_the_query_is_honoured_by_the_stream_alone(secured: Site) -> None:
+async def test_only_the_stream_accepts_a_token_in_the_query(secured: Site) -> None:
     for name in ("token", "access_token"):
         for path in ("/agents", "/tenants", "/hygiene/stats", "/subscriptions/selectors"):
             answer = await secured.client.get(f"{path}?{name}={_signed()}")
@@ -463,14 +461,14 @@ async def test_each_route_needs_its_role_and_a_curator_has_them_all(
         assert answer.status_code not in (401, 403), answer.text
 
 
-async def test_a_token_without_roles_may_do_nothing(secured: Site) -> None:
+async def test_a_token_without_roles_is_refused_everywhere(secured: Site) -> None:
     problem(await secured.client.get("/breadcrumbs", headers=_bearer(_signed(roles=[]))), 403, "forbidden")
 
 
 # The cache
 
 
-async def test_verified_tokens_are_remembered_and_the_memory_is_bounded(
+async def test_verified_tokens_are_cached_and_the_cache_is_bounded(
     secured: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "MAX_CACHED_TOKENS", 3)
@@ -494,7 +492,7 @@ async def test_verified_tokens_are_remembered_and_the_memory_is_bounded(
     assert len(secured.app.auth._verified) == 3
 
 
-async def test_no_secret_shows_in_what_is_printed_of_an_authenticator(secured: Site) -> None:
+async def test_the_repr_of_an_authenticator_contains_no_secret(secured: Site) -> None:
     shown = repr(vars(secured.app.auth)) + repr(Settings(api_keys=KEYS, token_secret=SECRET))
     for secret in (SECRET, KEY, OTHER_KEY, WEAK_KEY):
         assert secret not in shown

@@ -1,4 +1,4 @@
-"""What a client may get wrong: each a 4xx problem document that says what to do, and nothing is written."""
+"""Invalid requests: each gets a 4xx problem document with advice, and writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSUPPORTED = "unsupported-media-type"
 
 @dataclass
 class Bad:
-    """A body that is refused, and how."""
+    """A body that is refused, with the expected problem."""
 
     name: str
     body: Any
@@ -94,7 +94,7 @@ BODIES = [
     Bad("a session without a name", {"tags": ["session:"]}, where="session_id"),
     Bad("a session with a line break", {"context": {"session_id": "a\nb"}}, where="session_id"),
     Bad("a session that never ends", {"context": {"session_id": "x" * 300}}, where="session_id"),
-    Bad("an unknown field", {"titel": "x"}, where="titel", says="no such field"),
+    Bad("an unknown field", {"titel": "x"}, where="titel", says="unknown field"),
     Bad("an owner in the body", {"owner_id": str(uuid4())}, where="owner_id", says="set by the store"),
     Bad("an id in the body", {"id": str(uuid4())}, where="id", says="set by the store"),
     Bad("a version in the body", {"version": 7}, where="version", says="set by the store"),
@@ -136,7 +136,7 @@ async def test_a_bad_body_is_refused_and_nothing_is_written(site: Site, bad: Bad
 @pytest.mark.parametrize("bad", [bad for bad in BODIES if bad.status != 415], ids=lambda bad: bad.name)
 async def test_the_same_body_is_refused_as_a_change(site: Site, bad: Bad) -> None:
     if "Idempotency-Key" in bad.headers:
-        return  # a change has none
+        return  # a change has no idempotency key
     id = (await site.post(title="before", tags=["session:s"]))["id"]
     for media_type in ("application/json", "application/merge-patch+json"):
         answer = await site.client.patch(
@@ -148,7 +148,7 @@ async def test_the_same_body_is_refused_as_a_change(site: Site, bad: Bad) -> Non
     assert (view["version"], view["title"]) == (1, "before")
 
 
-async def test_a_body_that_says_it_is_too_large_is_refused_unread(site: Site) -> None:
+async def test_a_body_with_a_large_content_length_is_refused_unread(site: Site) -> None:
     limit = 1 << 20
     answer = await site.client.post("/breadcrumbs", content=b" " * (limit + 1), headers=JSON)
     assert str(limit) in problem(answer, 413, "too-large")["detail"]
@@ -156,7 +156,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread(site: Site) ->
     assert (await site.client.post("/breadcrumbs", content=at_the_limit, headers=JSON)).status_code == 201
 
 
-async def test_a_body_that_comes_in_pieces_is_refused_when_it_gets_too_large(site: Site) -> None:
+async def test_a_body_in_pieces_is_refused_when_it_exceeds_the_limit(site: Site) -> None:
     sent = 0
 
     async def pieces() -> Any:
@@ -171,7 +171,7 @@ async def test_a_body_that_comes_in_pieces_is_refused_when_it_gets_too_large(sit
     assert await site.count() == 0
 
 
-async def test_a_body_in_pieces_is_read_whole(site: Site) -> None:
+async def test_a_body_in_pieces_is_read_completely(site: Site) -> None:
     async def pieces() -> Any:
         for byte in b'{"title": "in pieces"}':
             yield bytes([byte])
@@ -181,8 +181,8 @@ async def test_a_body_in_pieces_is_read_whole(site: Site) -> None:
 
 
 @pytest.mark.parametrize("lie", ["99999999999999999999999", "-1", "many"])
-async def test_a_length_that_is_no_length_harms_nobody(site: Site, lie: str) -> None:
-    """Servers refuse these themselves; behind another one they could arrive here."""
+async def test_an_invalid_content_length_does_not_affect_others(site: Site, lie: str) -> None:
+    """The HTTP server refuses these values. Another server could pass them on to the application."""
     answer = await site.client.post("/breadcrumbs", content=b"{}", headers={**JSON, "Content-Length": lie})
     assert answer.status_code in (201, 413)
 
@@ -191,9 +191,7 @@ async def test_a_length_that_is_no_length_harms_nobody(site: Site, lie: str) -> 
 @pytest.mark.parametrize(
     "form", ["", "abc", '"abc"', "1.5", "-1", '"1', "W/1", '"1", "2"', "²", "9" * 30, '"1.zz"', "\x851"]
 )
-async def test_an_unreadable_if_match_is_400_and_says_how_it_is_written(
-    site: Site, method: str, form: str
-) -> None:
+async def test_an_invalid_if_match_is_400_and_shows_the_form(site: Site, method: str, form: str) -> None:
     id = (await site.post(title="before"))["id"]
     answer = await site.client.request(
         method,
@@ -234,7 +232,7 @@ IDS = [
         ("DELETE", "/tenants/{id}"),
     ],
 )
-async def test_an_id_that_is_no_uuid_is_422_on_every_route(
+async def test_an_id_that_is_not_a_uuid_is_422_on_every_route(
     site: Site, method: str, path: str, id: str
 ) -> None:
     body: dict[str, Any] = {"json": {"title": "x"}} if method in ("PATCH", "PUT", "POST") else {}
@@ -242,7 +240,7 @@ async def test_an_id_that_is_no_uuid_is_422_on_every_route(
     assert "UUID" in problem(answer, 422, "invalid-input")["detail"]
 
 
-async def test_an_id_of_another_tenant_is_404_and_looks_like_one_that_never_was(keyed: Site) -> None:
+async def test_an_id_of_another_tenant_is_404_like_an_unknown_id(keyed: Site) -> None:
     theirs = (await keyed.post({"X-API-Key": OTHER_KEY}, title="theirs", tags=["session:s"]))["id"]
     for method, suffix, body in (
         ("GET", "", None),
@@ -280,7 +278,7 @@ async def _first_page(site: Site) -> str:
     return found[1]
 
 
-async def test_a_cursor_that_was_tampered_with_is_refused(site: Site) -> None:
+async def test_a_tampered_cursor_is_refused(site: Site) -> None:
     cursor = await _first_page(site)
     flipped = ("A" if cursor[0] != "A" else "B") + cursor[1:]
     for bad in (flipped, cursor[:-1], cursor + "A", cursor + "=", cursor.swapcase(), "", "x", "%00", "é"):
@@ -291,7 +289,7 @@ async def test_a_cursor_that_was_tampered_with_is_refused(site: Site) -> None:
         )
 
 
-async def test_a_cursor_is_good_for_its_own_query_only(site: Site) -> None:
+async def test_a_cursor_is_valid_only_for_its_own_query(site: Site) -> None:
     cursor = await _first_page(site)
     for other in (
         {},
@@ -325,9 +323,7 @@ async def test_a_cursor_of_another_tenant_is_refused(keyed: Site) -> None:
         ("=", ""),
     ],
 )
-async def test_a_misspelt_filter_is_refused_and_the_known_ones_are_named(
-    site: Site, query: str, where: str
-) -> None:
+async def test_a_misspelt_filter_is_refused_with_the_known_ones(site: Site, query: str, where: str) -> None:
     await site.post(title="x")
     document = problem(await site.client.get(f"/breadcrumbs?{query}"), 422, "invalid-input")
     assert where in [error["where"] for error in document["errors"]]
@@ -357,7 +353,7 @@ async def test_a_query_that_cannot_be_read_is_400(site: Site, query: str) -> Non
     problem(await site.client.get(f"/breadcrumbs?{query}"), 400, "malformed")
 
 
-async def test_odd_but_legal_filters_find_nothing_and_break_nothing(site: Site) -> None:
+async def test_unusual_filters_match_nothing_and_cause_no_error(site: Site) -> None:
     await site.post(title="x", tags=["a"])
     for query in (
         "tag=%00",
@@ -373,12 +369,12 @@ async def test_odd_but_legal_filters_find_nothing_and_break_nothing(site: Site) 
         assert (answer.status_code, answer.json()) == (200, []), query
 
 
-async def test_a_change_of_nothing_is_refused(site: Site) -> None:
+async def test_an_empty_change_is_refused(site: Site) -> None:
     id = (await site.post(title="x"))["id"]
     problem(await site.client.patch(f"/breadcrumbs/{id}", json={}), 422, "invalid-input")
 
 
-async def test_a_breadcrumb_does_not_move_to_another_session(site: Site) -> None:
+async def test_a_breadcrumb_cannot_move_to_another_session(site: Site) -> None:
     id = (await site.post(title="x", tags=["session:a"]))["id"]
     changes: list[Any] = [
         {"tags": ["session:b"]},
@@ -400,7 +396,7 @@ async def test_a_narrowed_token_with_an_odd_session_is_refused(keyed: Site, stat
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_the_tags_that_a_token_adds_count_too(keyed: Site) -> None:
+async def test_the_tags_that_a_token_adds_count_towards_the_limit(keyed: Site) -> None:
     narrow = await keyed.token(KEY, session_id="a")
     tags = [f"t{n}" for n in range(64)]
     problem(
@@ -422,7 +418,7 @@ async def test_the_tags_that_a_token_adds_count_too(keyed: Site) -> None:
         ("POST", "/events/stream", "GET, HEAD"),
     ],
 )
-async def test_a_method_that_a_path_does_not_know_is_405_with_those_it_knows(
+async def test_an_unknown_method_is_405_with_the_allowed_ones(
     site: Site, method: str, path: str, allow: str
 ) -> None:
     answer = await site.client.request(method, path)
@@ -433,11 +429,11 @@ async def test_a_method_that_a_path_does_not_know_is_405_with_those_it_knows(
 @pytest.mark.parametrize(
     "path", ["/nowhere", "/breadcrumbs/", "//breadcrumbs", "/breadcrumbs/x/y", "/BREADCRUMBS", "/../etc"]
 )
-async def test_a_path_that_leads_nowhere_is_404(site: Site, path: str) -> None:
+async def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     problem(await site.client.get(httpx.URL(f"http://127.0.0.1:8081{path}")), 404, "not-found")
 
 
-async def test_a_bug_is_a_500_that_tells_nothing_but_where_to_look(
+async def test_an_internal_error_is_a_500_without_details(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def broken(*args: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Responses and state are bounded in bytes, whatever is stored: over HTTP, on a server process of its own."""
+"""Byte limits of responses and state, over HTTP and in a separate server process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def all_pages(site: Site, path: str, **query: Any) -> list[httpx.Response]
 # Pages
 
 
-async def test_a_list_with_contexts_ends_at_the_byte_budget_and_leads_on(make_site: MakeSite) -> None:
+async def test_a_list_with_contexts_ends_at_the_byte_limit_with_a_next_link(make_site: MakeSite) -> None:
     site = await make_site(max_response_bytes=100_000)
     await large(site, 20, 30_000)
     answers = await all_pages(site, "/breadcrumbs", include_context=True)
@@ -65,7 +65,7 @@ async def test_a_list_with_contexts_ends_at_the_byte_budget_and_leads_on(make_si
     assert max(len(answer.content) for answer in answers) < 100_000
 
 
-async def test_a_list_without_contexts_does_not_end_early_for_what_it_does_not_show(
+async def test_a_list_without_contexts_does_not_count_their_bytes(
     make_site: MakeSite,
 ) -> None:
     site = await make_site(max_response_bytes=100_000)
@@ -74,7 +74,7 @@ async def test_a_list_without_contexts_does_not_end_early_for_what_it_does_not_s
     assert len(answer.json()) == 20
 
 
-async def test_a_history_ends_at_the_byte_budget_and_leads_on(make_site: MakeSite) -> None:
+async def test_a_history_ends_at_the_byte_limit_with_a_next_link(make_site: MakeSite) -> None:
     site = await make_site(max_response_bytes=100_000)
     created = await site.post(title="1", schema_name="note.v1", context={"text": "x" * 30_000})
     for number in range(2, 12):
@@ -90,7 +90,7 @@ async def test_a_history_ends_at_the_byte_budget_and_leads_on(make_site: MakeSit
     problem(await site.client.get(path, params={"limit": 0}), 422, "invalid-input")
 
 
-async def test_the_messages_of_a_session_end_at_the_byte_budget_and_lead_on(make_site: MakeSite) -> None:
+async def test_the_messages_of_a_session_end_at_the_byte_limit_with_a_cursor(make_site: MakeSite) -> None:
     site = await make_site(max_response_bytes=100_000)
     for number in range(10):
         said = {"message": f"{number} " + "x" * 30_000}
@@ -118,7 +118,7 @@ async def test_every_way_to_change_the_state_of_a_session_is_refused_above_the_l
         await site.client.post("/sessions", json={"id": "one", "state": {**too_much, "b": "y" * 450_000}}),
         await site.client.post("/sessions", json={"id": "two", "state": {"a": "x" * 600_000}}),
     ]
-    assert answers[0].status_code == 413  # the body alone
+    assert answers[0].status_code == 413  # the body alone is too large
     assert answers[1].status_code == 201
     more = {"b": "y" * 500_000}
     refused = problem(await site.client.patch("/sessions/two", json={"state": more}), 413, "state-too-large")
@@ -140,7 +140,7 @@ async def test_every_way_to_change_the_state_of_a_session_is_refused_above_the_l
 # Quotas
 
 
-async def test_a_used_up_quota_is_a_403_with_the_numbers_and_shown_to_the_operator(
+async def test_an_exceeded_quota_is_403_with_numbers_and_is_shown_in_operations(
     embedded_server: EmbeddedServer,
 ) -> None:
     quotas = Quotas(breadcrumbs=3, sessions=2, bytes=20_000)
@@ -172,7 +172,7 @@ async def test_a_used_up_quota_is_a_403_with_the_numbers_and_shown_to_the_operat
 
 
 class Server:
-    """A server process and what it takes."""
+    """A server process and its memory."""
 
     def __init__(self, process: Process, store_url: str, namespace: str) -> None:
         self.url = process.url
@@ -184,11 +184,11 @@ class Server:
         return await Store.open(self.store_url, namespace=self.namespace)
 
     def memory(self) -> int:
-        """The largest amount of memory that it had since the last look."""
+        """Return the peak memory since the last call of `watch`."""
         return _status(self.pid, "VmHWM:")
 
     def watch(self) -> int:
-        """Begin to look for the largest amount again; what it has now."""
+        """Reset the peak memory and return the current memory."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
         return _status(self.pid, "VmRSS:")
 
@@ -211,7 +211,7 @@ def server(embedded_server: EmbeddedServer, tmp_path: Path) -> Iterator[Server]:
         yield Server(process, embedded_server.url, namespace)
 
 
-async def test_large_pages_and_histories_take_little_memory_and_all_of_it_can_be_read(server: Server) -> None:
+async def test_large_pages_and_histories_use_little_memory_and_are_complete(server: Server) -> None:
     store = await server.store()
     try:
         for number in range(60):
@@ -243,7 +243,7 @@ async def test_large_pages_and_histories_take_little_memory_and_all_of_it_can_be
             assert server.memory() - before < 40 * MB, path
 
 
-async def test_clients_that_do_not_read_their_answers_take_little_memory(server: Server) -> None:
+async def test_clients_that_do_not_read_their_replies_use_little_memory(server: Server) -> None:
     store = await server.store()
     try:
         for number in range(8):
@@ -258,7 +258,7 @@ async def test_clients_that_do_not_read_their_answers_take_little_memory(server:
             connection = socket.create_connection((host, int(port)))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sockets.append(connection)
-            for _ in range(5):  # pipelined: the next answer is not made before the last was taken
+            for _ in range(5):  # pipelined: a response is built only after the previous one was read
                 connection.sendall(
                     b"GET /breadcrumbs?session_id=s&include_context=true HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
                 )
@@ -269,7 +269,7 @@ async def test_clients_that_do_not_read_their_answers_take_little_memory(server:
             connection.close()
 
 
-async def test_streams_that_resume_and_do_not_read_take_little_memory(server: Server) -> None:
+async def test_resuming_streams_that_do_not_read_use_little_memory(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
         start = await first_position(client)
         store = await server.store()
@@ -309,7 +309,7 @@ async def first_position(client: httpx.AsyncClient) -> str:
 
 
 def resuming_socket(url: str, position: str) -> socket.socket:
-    """Resume a stream and read nothing of it."""
+    """Resume a stream without reading from it."""
     host, port = url.removeprefix("http://").split(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -320,7 +320,7 @@ def resuming_socket(url: str, position: str) -> socket.socket:
     return connection
 
 
-async def test_a_fork_and_a_deletion_of_a_large_session_take_little_memory(server: Server) -> None:
+async def test_forking_and_deleting_a_large_session_use_little_memory(server: Server) -> None:
     store = await server.store()
     try:
         for number in range(80):

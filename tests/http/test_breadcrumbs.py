@@ -1,4 +1,4 @@
-"""Posting, reading, changing, removing and listing breadcrumbs over HTTP."""
+"""Creating, reading, changing, deleting and listing breadcrumbs over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELLO: dict[str, Any] = {
 }
 
 
-async def test_a_posted_breadcrumb_is_answered_with_what_the_store_made_of_it(site: Site) -> None:
+async def test_a_post_returns_id_version_and_times_of_the_store(site: Site) -> None:
     answer = await site.client.post("/breadcrumbs", json=HELLO)
     assert answer.status_code == 201
     created = answer.json()
@@ -43,18 +43,18 @@ async def test_a_posted_breadcrumb_is_answered_with_what_the_store_made_of_it(si
     assert UUID(created["id"]).version == 7
 
 
-async def test_a_session_in_the_context_alone_is_the_breadcrumbs_session(site: Site) -> None:
+async def test_a_session_id_in_the_context_sets_the_session(site: Site) -> None:
     created = await site.post(title="x", context={"session_id": "abc"})
     assert created["session_id"] == "abc"
     full = (await site.client.get(f"/breadcrumbs/{created['id']}/full")).json()
     assert full["tags"] == ["session:abc"]
 
 
-async def test_a_breadcrumb_without_session_has_no_session_in_the_answer(site: Site) -> None:
+async def test_a_breadcrumb_without_a_session_has_no_session_in_the_reply(site: Site) -> None:
     assert "session_id" not in await site.post(title="x")
 
 
-async def test_every_field_may_be_left_out(site: Site) -> None:
+async def test_every_field_is_optional(site: Site) -> None:
     created = await site.post()
     view = (await site.client.get(f"/breadcrumbs/{created['id']}")).json()
     assert view["title"] == ""
@@ -93,7 +93,7 @@ async def test_hints_of_the_breadcrumb_shape_its_view_and_not_its_full_form(site
     }
 
 
-async def test_hints_in_the_context_count_as_older_rcrt_data_has_them(site: Site) -> None:
+async def test_hints_in_the_context_apply_as_in_older_rcrt_data(site: Site) -> None:
     context = {"message": "m", "noise": 1, "llm_hints": {"exclude": ["noise", "llm_hints"]}}
     id = (await site.post(title="x", context=context))["id"]
     assert (await site.client.get(f"/breadcrumbs/{id}")).json()["context"] == {"message": "m"}
@@ -111,7 +111,7 @@ async def test_hints_of_the_newest_schema_definition_shape_the_view(site: Site, 
     id = (await site.post(schema_name="note.v1", title="x", context={"a": 1, "b": 2}))["id"]
     answer = await site.client.get(f"/breadcrumbs/{id}")
     assert answer.json()["context"] == {"a": 1}
-    # The hints are no part of the version, so they are part of the ETag; If-Match takes it all the same.
+    # Hints do not change the version, so the ETag also covers the hints. If-Match still accepts it.
     etag = answer.headers["etag"]
     assert etag.startswith('"1.')
     again = await site.client.get(f"/breadcrumbs/{id}", headers={"If-None-Match": etag})
@@ -124,7 +124,7 @@ async def test_hints_of_the_newest_schema_definition_shape_the_view(site: Site, 
     "mark",
     [{"tags": ["session:b"]}, {"tags": ["user:bob"]}, {"visibility": "private"}, {"sensitivity": "secret"}],
 )
-async def test_a_schema_definition_of_one_session_user_or_agent_shapes_nobody_elses_view(
+async def test_a_private_schema_definition_does_not_affect_the_view_of_others(
     site: Site, mark: dict[str, Any]
 ) -> None:
     literal = {"transform": {"leak": {"type": "literal", "literal": "theirs"}}}
@@ -134,7 +134,7 @@ async def test_a_schema_definition_of_one_session_user_or_agent_shapes_nobody_el
     assert "leak" not in (await site.client.get(f"/breadcrumbs/{id}")).json()["context"]
 
 
-async def test_a_new_schema_definition_is_seen_within_about_a_second(site: Site) -> None:
+async def test_a_new_schema_definition_applies_within_about_a_second(site: Site) -> None:
     id = (await site.post(schema_name="note.v1", title="x", context={"a": 1, "b": 2}))["id"]
     assert (await site.client.get(f"/breadcrumbs/{id}")).json()["context"] == {"a": 1, "b": 2}
     await site.post(
@@ -144,7 +144,7 @@ async def test_a_new_schema_definition_is_seen_within_about_a_second(site: Site)
     assert (await site.client.get(f"/breadcrumbs/{id}")).json()["context"] == {"a": 1}
 
 
-async def test_an_unchanged_breadcrumb_is_not_sent_again(site: Site) -> None:
+async def test_an_unchanged_breadcrumb_is_304(site: Site) -> None:
     id = (await site.post(**HELLO))["id"]
     for path in (f"/breadcrumbs/{id}", f"/breadcrumbs/{id}/full"):
         first = await site.client.get(path)
@@ -173,7 +173,7 @@ async def test_head_answers_as_get_without_a_body(site: Site) -> None:
 # Idempotency
 
 
-async def test_the_same_key_and_body_give_the_first_result_and_write_nothing(site: Site) -> None:
+async def test_the_same_key_and_body_return_the_first_result_and_write_nothing(site: Site) -> None:
     headers = {"Idempotency-Key": "retry-1"}
     first = await site.client.post("/breadcrumbs", json=HELLO, headers=headers)
     second = await site.client.post("/breadcrumbs", json=HELLO, headers=headers)
@@ -206,7 +206,7 @@ async def test_a_hundred_concurrent_posts_with_one_key_make_one_breadcrumb(site:
     assert await site.count() == 1
 
 
-async def test_two_users_may_use_the_same_key(keyed: Site) -> None:
+async def test_two_users_can_use_the_same_key(keyed: Site) -> None:
     for user in ("ann", "bob"):
         headers = await keyed.token(KEY, user_id=user) | {"Idempotency-Key": "1"}
         answer = await keyed.client.post("/breadcrumbs", json={"title": "x"}, headers=headers)
@@ -217,7 +217,7 @@ async def test_two_users_may_use_the_same_key(keyed: Site) -> None:
 # Changing
 
 
-async def test_a_change_replaces_what_it_names_and_keeps_the_rest(site: Site) -> None:
+async def test_a_change_replaces_the_given_fields_and_keeps_the_others(site: Site) -> None:
     id = (await site.post(**HELLO))["id"]
     answer = await site.client.patch(f"/breadcrumbs/{id}", json={"context": {"other": 1}})
     assert answer.status_code == 200
@@ -239,7 +239,7 @@ async def test_a_merge_patch_merges_the_context(site: Site) -> None:
 
 
 @pytest.mark.parametrize("form", ["1", '"1"', 'W/"1"', "*", ' "1" '])
-async def test_if_match_is_read_in_every_form_that_clients_write(site: Site, form: str) -> None:
+async def test_if_match_is_accepted_in_every_form_that_clients_send(site: Site, form: str) -> None:
     id = (await site.post(**HELLO))["id"]
     answer = await site.client.patch(f"/breadcrumbs/{id}", json={"title": "y"}, headers={"If-Match": form})
     assert (answer.status_code, answer.json()["version"]) == (200, 2)
@@ -256,7 +256,7 @@ async def test_a_stale_if_match_is_412_with_the_current_version(site: Site, meth
     assert (await site.client.get(f"/breadcrumbs/{id}")).json()["title"] == "second"
 
 
-async def test_delete_answers_ok_and_the_breadcrumb_is_gone(site: Site) -> None:
+async def test_delete_returns_ok_and_the_breadcrumb_is_gone(site: Site) -> None:
     id = (await site.post(**HELLO))["id"]
     answer = await site.client.delete(f"/breadcrumbs/{id}", headers={"If-Match": "1"})
     assert (answer.status_code, answer.json()) == (200, {"ok": True})
@@ -282,7 +282,7 @@ async def test_history_has_all_versions_newest_first(site: Site) -> None:
 # Reads that count
 
 
-async def test_reading_by_id_counts_and_history_does_not(site: Site) -> None:
+async def test_reads_by_id_count_and_reads_of_the_history_do_not(site: Site) -> None:
     id = (await site.post(title="x", ttl_type="usage", ttl_config={"max_reads": 2}))["id"]
     assert (await site.client.get(f"/breadcrumbs/{id}/history")).status_code == 200
     assert (await site.client.get(f"/breadcrumbs/{id}")).status_code == 200
@@ -290,7 +290,7 @@ async def test_reading_by_id_counts_and_history_does_not(site: Site) -> None:
     problem(await site.client.get(f"/breadcrumbs/{id}"), 404, "not-found")
 
 
-async def test_who_may_not_see_a_breadcrumb_cannot_use_up_its_reads(keyed: Site) -> None:
+async def test_a_principal_that_cannot_see_a_breadcrumb_cannot_use_up_its_reads(keyed: Site) -> None:
     mine, theirs = await keyed.token(KEY, session_id="a"), await keyed.token(KEY, session_id="b")
     created = await keyed.post(mine, title="x", ttl_type="usage", ttl_config={"max_reads": 1})
     for _ in range(3):
@@ -315,7 +315,9 @@ async def test_a_secret_needs_a_curator_in_every_view(keyed: Site) -> None:
 
 
 @pytest.mark.parametrize("level", ["low", None])
-async def test_who_may_not_read_a_secret_cannot_make_it_readable(keyed: Site, level: str | None) -> None:
+async def test_a_principal_that_cannot_read_a_secret_cannot_make_it_readable(
+    keyed: Site, level: str | None
+) -> None:
     curator = await keyed.token(KEY)
     writer = await keyed.token(KEY, roles=["emitter", "subscriber"])
     id = (await keyed.post(curator, title="key", context={"value": "hunter2"}, sensitivity="secret"))["id"]
@@ -328,7 +330,7 @@ async def test_who_may_not_read_a_secret_cannot_make_it_readable(keyed: Site, le
     assert [("context" in item) for item in history.json()] == [True, False]
 
 
-async def test_a_private_breadcrumb_exists_for_its_agent_and_for_curators_only(keyed: Site) -> None:
+async def test_a_private_breadcrumb_exists_only_for_its_agent_and_curators(keyed: Site) -> None:
     roles = ["emitter", "subscriber"]
     ann = await keyed.token(KEY, agent_id=str(AGENT_A), roles=roles)
     bob = await keyed.token(KEY, agent_id=str(AGENT_B), roles=roles)
@@ -346,7 +348,7 @@ async def test_a_private_breadcrumb_exists_for_its_agent_and_for_curators_only(k
 # Tokens narrowed to a user
 
 
-async def test_what_a_users_token_writes_and_changes_stays_with_the_user(keyed: Site) -> None:
+async def test_writes_of_a_user_token_keep_the_tag_of_the_user(keyed: Site) -> None:
     ann = await keyed.token(KEY, user_id="ann")
     id = (await keyed.post(ann, title="x", tags=["a"]))["id"]
     await keyed.client.patch(f"/breadcrumbs/{id}", json={"tags": ["b"]}, headers=ann)
@@ -357,7 +359,7 @@ async def test_what_a_users_token_writes_and_changes_stays_with_the_user(keyed: 
     assert (await keyed.client.get(f"/breadcrumbs/{id}", headers=ann)).json()["tags"] == ["user:ann"]
 
 
-async def test_an_older_version_of_another_user_is_not_in_the_history_that_a_user_sees(keyed: Site) -> None:
+async def test_the_history_for_a_user_omits_older_versions_of_another_user(keyed: Site) -> None:
     all_of_it, bob = await keyed.token(KEY), await keyed.token(KEY, user_id="bob")
     id = (await keyed.post(all_of_it, title="for ann", tags=["user:ann"]))["id"]
     await keyed.client.patch(
@@ -396,7 +398,7 @@ async def test_a_list_is_newest_first_without_contexts(site: Site) -> None:
     assert with_context[1]["context"] == {"n": 1, "session_id": "s"}
 
 
-async def test_every_filter_narrows_and_they_are_all_needed(site: Site) -> None:
+async def test_filters_are_combined_with_and(site: Site) -> None:
     await _fill(site)
     assert await _titles(site, tag="x") == ["2", "1"]
     assert await _titles(site, tag=["x", "y"]) == ["1"]
@@ -411,7 +413,7 @@ async def test_every_filter_narrows_and_they_are_all_needed(site: Site) -> None:
     assert await _titles(site, session_id="nobody's") == []
 
 
-async def test_commas_brackets_and_globs_in_tags_mean_themselves(site: Site) -> None:
+async def test_commas_brackets_and_globs_in_tags_are_literal(site: Site) -> None:
     await _fill(site)
     assert await _titles(site, tag="a,b") == ["2"]
     assert await _titles(site, any_tags="a,b") == ["2"]
@@ -423,7 +425,7 @@ async def test_commas_brackets_and_globs_in_tags_mean_themselves(site: Site) -> 
     assert await _titles(site, schema_name="*") == []
 
 
-async def test_a_list_can_be_sorted_and_asked_for_changes(site: Site) -> None:
+async def test_a_list_can_be_sorted_and_filtered_by_update_time(site: Site) -> None:
     first = await site.post(title="1")
     second = await site.post(title="2")
     await site.client.patch(f"/breadcrumbs/{first['id']}", json={"title": "1 again"})
@@ -432,7 +434,7 @@ async def test_a_list_can_be_sorted_and_asked_for_changes(site: Site) -> None:
     assert await _titles(site, sort="updated_at") == ["2", "1 again"]
     assert await _titles(site, updated_since=second["created_at"]) == ["1 again", "2"]
     assert await _titles(site, updated_since="2200-01-01T00:00:00Z") == []
-    # A plus that nobody escaped arrives as a space.
+    # An unescaped plus sign arrives as a space.
     answer = await site.client.get("/breadcrumbs?updated_since=2020-01-01T00:00:00+01:00")
     assert len(answer.json()) == 2
 
@@ -453,7 +455,7 @@ async def test_pages_follow_the_link_header_to_the_end_without_gaps_or_repeats(s
     assert seen == made[::-1]
 
 
-async def test_an_offset_passes_over_and_its_next_page_goes_on_from_there(site: Site) -> None:
+async def test_an_offset_skips_items_and_its_next_page_continues_from_there(site: Site) -> None:
     for n in range(6):
         await site.post(title=f"{n}")
     answer = await site.client.get("/breadcrumbs?offset=1&limit=2")
@@ -462,13 +464,13 @@ async def test_an_offset_passes_over_and_its_next_page_goes_on_from_there(site: 
     assert [item["title"] for item in following.json()] == ["2", "1"]
 
 
-async def test_the_owner_in_a_query_may_only_be_ones_own(site: Site) -> None:
+async def test_the_owner_in_a_query_must_be_the_callers_own(site: Site) -> None:
     await site.post(title="x")
     assert await _titles(site, owner_id=str(DEVELOPER)) == ["x"]
     assert await _titles(site, owner_id=str(uuid4())) == []
 
 
-async def test_a_narrowed_token_lists_its_own_session_only(keyed: Site) -> None:
+async def test_a_narrowed_token_lists_only_its_own_session(keyed: Site) -> None:
     everything, narrow = await keyed.token(KEY), await keyed.token(KEY, session_id="a")
     for session in ("a", "b"):
         await keyed.post(everything, title=session, tags=[f"session:{session}"])
@@ -534,7 +536,7 @@ async def test_the_routes_work_on_a_cluster(cluster_server: Server) -> None:
         assert deleted.json() == {"ok": True, "deleted": 20}
 
 
-async def test_two_tenants_may_use_the_same_names_without_meeting(keyed: Site) -> None:
+async def test_two_tenants_can_use_the_same_names_separately(keyed: Site) -> None:
     for key in (KEY, OTHER_KEY):
         headers = {"X-API-Key": key, "Idempotency-Key": "same"}
         answer = await keyed.client.post("/breadcrumbs", json={**HELLO, "title": key}, headers=headers)
@@ -555,7 +557,7 @@ async def test_an_expired_breadcrumb_is_gone_from_every_read(site: Site) -> None
 async def test_an_application_can_be_built_twice_on_one_store(
     make_site: MakeSite,
 ) -> None:
-    """Each has metrics of its own; prometheus-client refuses the same name twice in one registry."""
+    """Each has its own metrics, because prometheus-client refuses duplicate names in one registry."""
     first, second = await make_site(), await make_site()
     await first.client.get("/health")
     assert 'route="/health"' in (await first.client.get("/metrics")).text
@@ -570,7 +572,7 @@ async def test_a_key_without_the_role_may_not_read(keyed: Site) -> None:
         problem(await keyed.client.get(path, headers=weak), 403, "forbidden")
 
 
-async def test_an_answer_is_never_cached_and_never_sniffed(site: Site) -> None:
+async def test_replies_forbid_caching_and_content_sniffing(site: Site) -> None:
     for answer in (await site.client.get("/breadcrumbs"), await site.client.get("/nowhere")):
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,14 +39,14 @@ KEEP_ALIVE_TIMEOUT = 1.5
 
 @pytest.fixture(scope="module")
 def default(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """Default limits, with API keys."""
+    """Server with default limits and API keys."""
     with serving(embedded_server, tmp_path_factory.mktemp("default"), keys=KEYS) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def impatient(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """Short times, in the development mode."""
+    """Server with short timeouts, in the development mode."""
     limits: dict[str, Any] = {
         "head_timeout": HEAD_TIMEOUT,
         "keep_alive_timeout": KEEP_ALIVE_TIMEOUT,
@@ -59,7 +60,7 @@ def impatient(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def small(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """Few connections, with API keys."""
+    """Server with few connections and API keys."""
     folder = tmp_path_factory.mktemp("small")
     with serving(embedded_server, folder, keys=KEYS, max_connections=24, reserved_connections=8) as process:
         yield process
@@ -73,7 +74,7 @@ def test_a_header_of_20_mb_is_refused_after_64_kib_and_not_kept(default: Process
     before = resident_bytes(default)
     with connect(default) as link:
         link.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * (64 << 10))
-        response = read_response(link)  # nothing more had to be sent for it
+        response = read_response(link)  # arrives before the header is complete
         assert (response.status, response.problem) == (431, "head-too-large")
         assert response.headers[b"connection"] == b"close"
         link.sendall(b"a" * 20 * MIB)
@@ -86,7 +87,7 @@ def test_a_client_that_sends_20_mb_of_headers_before_it_reads_gets_the_431(defau
         assert read_response(link).problem == "head-too-large"
 
 
-def test_a_head_may_have_64_kib(default: Process) -> None:
+def test_a_head_can_have_64_kib(default: Process) -> None:
     padding = (64 << 10) - len(request(b"GET", b"/health", b"X-Long: "))
     for extra, status in ((0, 200), (1, 431)):
         with connect(default) as link:
@@ -103,13 +104,13 @@ def test_a_head_in_many_pieces_is_read(default: Process) -> None:
 
 
 def test_too_many_headers_are_refused(default: Process) -> None:
-    for count, status in ((127, 200), (128, 431), (10_000, 431)):  # and Host
+    for count, status in ((127, 200), (128, 431), (10_000, 431)):  # plus the Host header
         with connect(default) as link:
             link.sendall(request(b"GET", b"/health", *[b"a:"] * count))
             assert read_response(link).status == status
 
 
-def test_a_url_may_have_8_kib(default: Process) -> None:
+def test_a_url_can_have_8_kib(default: Process) -> None:
     for length, status in ((8192, 404), (8193, 414), (60_000, 414)):
         with connect(default) as link:
             link.sendall(request(b"GET", b"/" + b"a" * (length - 1)))
@@ -248,7 +249,7 @@ def test_pipelined_requests_are_answered_in_order(default: Process) -> None:
 
 
 def test_a_request_behind_a_chunked_body_in_the_same_packet_ends_the_connection(default: Process) -> None:
-    """The end of a chunked body is known to the parser only: the client has to send the next request again."""
+    """Only the parser sees the end of a chunked body, so the client must send the next request again."""
     first = _chunked_post(b"X-API-Key: " + KEY.encode()) + b'd\r\n{"title":"x"}\r\n0\r\n\r\n'
     with connect(default) as link:
         link.sendall(first + GET_HEALTH)
@@ -340,7 +341,7 @@ def test_dripping_bytes_do_not_keep_a_slow_body_alive(impatient: Process) -> Non
         assert raw.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_keeps_the_rate_may_take_longer_than_the_grace_period(impatient: Process) -> None:
+def test_a_body_at_the_minimum_rate_can_take_longer_than_the_grace_period(impatient: Process) -> None:
     with connect(impatient) as link:
         link.sendall(_post_head(20_000))
         for _ in range(20):
@@ -393,6 +394,21 @@ def test_half_sent_requests_do_not_lock_out_clients_with_a_token(small: Process)
             link.sendall(own)
             assert read_response(link).status == 200
         earlier.sendall(own)
+        assert read_response(earlier).status == 200
+
+
+def test_in_the_development_mode_an_accepted_request_keeps_its_connection(
+    embedded_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with (
+        serving(embedded_server, tmp_path, max_connections=24, reserved_connections=8) as process,
+        ExitStack() as stack,
+    ):
+        earlier = stack.enter_context(connect(process))
+        earlier.sendall(request(b"GET", b"/breadcrumbs"))
+        assert read_response(earlier).status == 200
+        many_connections(stack, process, 100, b"GET / HTTP/1.1\r\nHost:")
+        earlier.sendall(request(b"GET", b"/breadcrumbs"))
         assert read_response(earlier).status == 200
 
 
@@ -469,7 +485,7 @@ def test_unfinished_requests_of_all_unauthenticated_clients_share_one_memory_lim
         assert read_response(bodies[0]).problem == "too-many-connections"
         last = bodies[-1]
         last.sendall(b" " * 100_000)
-        assert read_response(last).status == 400  # read to its end: not JSON
+        assert read_response(last).status == 400  # the body was read and is not JSON
 
 
 @on_linux

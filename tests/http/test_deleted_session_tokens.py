@@ -41,18 +41,22 @@ WRITES: list[tuple[str, str, Any]] = [
 ]
 
 
-async def test_reads_and_writes_in_the_next_session_of_that_name_are_refused(keyed: Site) -> None:
-    await say(keyed, "s", "the first session", EVERYTHING)
-    old = await keyed.token(KEY, session_id="s")
-    assert (await keyed.client.get("/sessions/s", headers=old)).status_code == 200
-    assert (await keyed.client.delete("/sessions/s", headers=EVERYTHING)).status_code == 200
-    await say(keyed, "s", "not for the old token", EVERYTHING)
+@pytest.mark.parametrize("rate_limits", [True, False])
+async def test_reads_and_writes_in_the_next_session_of_that_name_are_refused(
+    make_site: MakeSite, rate_limits: bool
+) -> None:
+    site = await make_site(api_keys=_keys(), rate_limits={"enabled": rate_limits})
+    await say(site, "s", "the first session", EVERYTHING)
+    old = await site.token(KEY, session_id="s")
+    assert (await site.client.get("/sessions/s", headers=old)).status_code == 200
+    assert (await site.client.delete("/sessions/s", headers=EVERYTHING)).status_code == 200
+    await say(site, "s", "not for the old token", EVERYTHING)
     for path in READS:
-        answer = await keyed.client.get(path, headers=old)
+        answer = await site.client.get(path, headers=old)
         assert "new token" in problem(answer, 401, "unauthenticated")["detail"], path
     for method, path, body in WRITES:
-        problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
-    (message,) = (await keyed.client.get("/sessions/s/messages", headers=EVERYTHING)).json()["messages"]
+        problem(await site.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
+    (message,) = (await site.client.get("/sessions/s/messages", headers=EVERYTHING)).json()["messages"]
     assert message["text"] == "not for the old token"
 
 
@@ -161,7 +165,7 @@ async def test_a_stream_ends_with_the_session_of_its_token(
 
 
 def test_a_stream_wants_no_event_after_the_deletion_even_if_it_is_still_open() -> None:
-    """The next session may begin before the stream has sent what is in its queue."""
+    """The next session can begin before the stream has sent its queue."""
     principal = Principal(OWNER, OWNER, session_id="s")
     stream = StreamFilter(principal, [], [])
 

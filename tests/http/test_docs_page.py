@@ -1,4 +1,4 @@
-"""The docs page: everything on it, nothing from elsewhere, no script."""
+"""The docs page is complete and loads no script and no foreign resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Page(HTMLParser):
-    """What the page consists of; complains about elements that do not close in order."""
+    """Parser that collects the parts of the page and checks that elements close in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ async def test_the_page_allows_its_own_style_sheet_and_nothing_else(site: Site, 
     assert policy["style-src"] == f"'sha256-{digest}'"
 
 
-async def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
+async def test_the_page_loads_nothing_from_other_origins(page: Page) -> None:
     assert not {"script", "img", "link", "iframe", "object", "embed", "form", "base"} & set(page.tags)
     assert not [name for name in page.attributes if name.startswith("on") or name in ("style", "src")]
     assert all(link.startswith("#") or link == "/openapi.json" for link in page.links)
@@ -81,7 +81,7 @@ async def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
     assert addresses == {"http://127.0.0.1:8081"}
 
 
-async def test_every_link_on_the_page_leads_somewhere_and_no_id_is_used_twice(page: Page) -> None:
+async def test_every_link_on_the_page_resolves_and_ids_are_unique(page: Page) -> None:
     assert len(set(page.ids)) == len(page.ids)
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
 
@@ -94,7 +94,7 @@ async def test_every_operation_is_on_the_page_with_an_example(page: Page, operat
     assert re.search(rf"curl [^\n]*'http://127\.0\.0\.1:8081{re.escape(address)}(\?[^']*)?'", page.text)
 
 
-async def test_every_problem_leads_to_its_explanation(site: Site, page: Page) -> None:
+async def test_every_problem_type_links_to_its_explanation(site: Site, page: Page) -> None:
     for kind in PROBLEM_TYPES:
         path, _, anchor = kind.uri.partition("#")
         assert path == "/docs"
@@ -117,7 +117,7 @@ async def test_with_keys_the_examples_carry_a_token(make_site: MakeSite) -> None
     assert not [key["key"] for key in KEYS if key["key"] in text]
 
 
-async def test_the_page_is_made_for_small_screens_and_for_the_dark(site: Site) -> None:
+async def test_the_page_supports_small_screens_and_dark_mode(site: Site) -> None:
     html = (await site.client.get("/docs")).text
     assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in html
     assert "prefers-color-scheme:dark" in html

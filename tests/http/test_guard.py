@@ -1,4 +1,4 @@
-"""Which names and which pages a server answers to."""
+"""Checks of Host and Origin, CORS preflights, and the log of requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIREFOX_EXTENSION = "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc"
         "localhost.", "[::1]", "[::1]:8081",
     ],
 )  # fmt: skip
-async def test_every_name_of_this_machine_is_answered(site: Site, host: str) -> None:
+async def test_every_local_host_name_is_accepted(site: Site, host: str) -> None:
     assert (await site.client.get("/health", headers={"Host": host})).status_code == 200
 
 
@@ -44,17 +44,17 @@ async def test_every_name_of_this_machine_is_answered(site: Site, host: str) -> 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/breadcrumbs"), ("POST", "/auth/token"), ("GET", "/nowhere")]
 )
-async def test_a_name_that_is_not_ours_is_not_answered(site: Site, host: str, method: str, path: str) -> None:
+async def test_a_foreign_host_name_is_refused(site: Site, host: str, method: str, path: str) -> None:
     answer = await site.client.request(method, path, headers={"Host": host})
     assert "allowed_hosts" in problem(answer, 421, "misdirected")["detail"]
 
 
-async def test_two_host_headers_are_not_answered(site: Site) -> None:
+async def test_two_host_headers_are_refused(site: Site) -> None:
     headers = [("Host", "127.0.0.1"), ("Host", "127.0.0.1")]
     problem(await site.client.get("/health", headers=headers), 421, "misdirected")
 
 
-async def test_a_name_can_be_allowed(make_site: MakeSite) -> None:
+async def test_a_host_name_can_be_allowed(make_site: MakeSite) -> None:
     site = await make_site(allowed_hosts=["crumbs.example", "other.example:8443"])
     for host in ("crumbs.example", "crumbs.example:1234", "Crumbs.Example", "other.example:8443"):
         assert (await site.client.get("/health", headers={"Host": host})).status_code == 200
@@ -62,12 +62,12 @@ async def test_a_name_can_be_allowed(make_site: MakeSite) -> None:
         assert (await site.client.get("/health", headers={"Host": host})).status_code == 421
 
 
-async def test_every_name_can_be_allowed(make_site: MakeSite) -> None:
+async def test_every_host_name_can_be_allowed(make_site: MakeSite) -> None:
     site = await make_site(allowed_hosts=["*"])
     assert (await site.client.get("/health", headers={"Host": "any.example"})).status_code == 200
 
 
-async def test_a_public_server_with_keys_is_answered_by_any_name_unless_told_which(
+async def test_a_public_server_with_keys_accepts_any_host_name_by_default(
     make_site: MakeSite,
 ) -> None:
     public: dict[str, Any] = {"host": "0.0.0.0", "api_keys": KEYS}
@@ -92,14 +92,14 @@ async def test_a_public_server_with_keys_is_answered_by_any_name_unless_told_whi
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE", "OPTIONS", "HEAD"])
-async def test_a_foreign_page_is_turned_away_whatever_it_does(site: Site, origin: str, method: str) -> None:
+async def test_every_request_of_a_foreign_page_is_refused(site: Site, origin: str, method: str) -> None:
     answer = await site.client.request(method, "/breadcrumbs", headers={"Origin": origin})
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
     assert answer.headers["vary"] == "Origin"
 
 
-async def test_a_foreign_page_cannot_write_even_without_asking_first(site: Site) -> None:
+async def test_a_foreign_page_cannot_write_without_a_preflight(site: Site) -> None:
     for media_type in ("text/plain", "application/json", "application/x-www-form-urlencoded"):
         answer = await site.client.post(
             "/breadcrumbs",
@@ -111,7 +111,7 @@ async def test_a_foreign_page_cannot_write_even_without_asking_first(site: Site)
 
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:8081", "https://127.0.0.1:8081", EXTENSION])
-async def test_our_own_page_and_extension_are_let_in(site: Site, origin: str) -> None:
+async def test_our_own_page_and_extension_are_accepted(site: Site, origin: str) -> None:
     answer = await site.client.post("/breadcrumbs", json={"title": "x"}, headers={"Origin": origin})
     assert answer.status_code == 201
     assert answer.headers["access-control-allow-origin"] == origin
@@ -158,7 +158,7 @@ def test_the_key_in_the_manifest_gives_the_extension_the_id_that_is_allowed() ->
     assert f"chrome-extension://{id}" == OWN_EXTENSION
 
 
-async def test_an_error_can_be_read_by_the_page_that_caused_it(site: Site) -> None:
+async def test_an_allowed_page_can_read_error_replies(site: Site) -> None:
     answer = await site.client.get("/breadcrumbs?nonsense=1", headers={"Origin": EXTENSION})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (422, EXTENSION)
 
@@ -184,8 +184,8 @@ async def test_a_request_without_an_origin_gets_no_cors_headers(site: Site) -> N
 # Preflight
 
 
-async def test_a_preflight_allows_what_clients_send(keyed: Site) -> None:
-    """It comes without a token, so it needs none."""
+async def test_a_preflight_allows_the_headers_that_clients_send(keyed: Site) -> None:
+    """Browsers send a preflight without a token."""
     asked = {
         "Origin": EXTENSION,
         "Access-Control-Request-Method": "PATCH",
@@ -218,7 +218,7 @@ async def test_options_without_a_page_lists_the_methods(site: Site) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (204, "GET, HEAD, POST")
 
 
-# What is written down about requests
+# Metrics and logs
 
 
 async def test_requests_are_counted_by_route_and_not_by_path(site: Site) -> None:
@@ -241,7 +241,9 @@ async def test_requests_are_counted_by_route_and_not_by_path(site: Site) -> None
     assert id not in text
 
 
-async def test_the_access_log_holds_no_query(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_access_log_contains_no_query(
+    make_site: MakeSite, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = await make_site(log_level="debug")
     await site.client.get("/breadcrumbs?tag=hunter2&token=hunter3")
     await site.client.get("/events/stream?token=hunter4")

@@ -1,11 +1,10 @@
-"""Two tenants, two sessions each, every route: nothing of one ever shows in an answer to another.
+"""Isolation of two tenants with two sessions each, on every route.
 
-Whatever is written carries a mark that says whose it is. Random sequences of requests are made with the tokens
-of all of them, on ids of all of them, and every answer is searched for marks and ids that its reader must not see.
-All tokens carry the same agent id and all tenants use the same session names, tags and idempotency keys: what
-keeps them apart must be the owner and the session, not luck.
+Every written text has a mark with its tenant and session. Random sequences of requests use all tokens on all ids.
+Every response is searched for marks and ids that its reader must not see. All tokens have the same agent id, and all
+tenants use the same session names, tags and idempotency keys. So only the owner and the session can separate them.
 
-Below that: two users of one tenant, and every operation there is, tried on what belongs to the other one.
+The second part has two users of one tenant. It tries every operation on data of the other user.
 """
 
 from __future__ import annotations
@@ -43,7 +42,10 @@ SCHEMAS = ("user.message.v1", "note.v1", "schema.def.v1")
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose something is. Session "none" is in no session; "shared" is shown to every session of its tenant."""
+    """Tenant and session of something written or of a reader.
+
+    The session "none" means no session. The session "shared" is visible to every session of its tenant.
+    """
 
     tenant: str
     session: str
@@ -62,7 +64,7 @@ MARK = re.compile(r"mark-([ab])-(none|one|two|shared)-\d+")
 
 @dataclass
 class World:
-    """What was written so far, and whose it is."""
+    """The written breadcrumbs, selectors and links with their scopes."""
 
     site: Site
     tokens: dict[Scope, dict[str, str]]
@@ -76,7 +78,7 @@ class World:
         return f"mark-{scope.tenant}-{scope.session}-{self.marks}"
 
     async def ask(self, reader: Scope, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request, and look for what its sender must not see in the answer."""
+        """Send a request and check that the response shows nothing that the sender must not see."""
         headers = self.tokens[reader] | options.pop("headers", {})
         answer = await self.site.client.request(method, path, headers=headers, **options)
         assert answer.status_code < 500, answer.text
@@ -92,7 +94,7 @@ class World:
         return answer
 
 
-# What can be done. Each takes the world, who does it, and a number to choose with.
+# Actions. Each takes the world, the acting scope and a number that selects a variant.
 
 
 async def create(world: World, who: Scope, n: int) -> None:
@@ -101,7 +103,7 @@ async def create(world: World, who: Scope, n: int) -> None:
     schema = SCHEMAS[n % len(SCHEMAS)]
     body: dict[str, Any] = {"schema_name": schema, "tags": ["common", f"n:{n % 3}"]}
     if schema == "schema.def.v1":
-        # A definition in no session speaks to the whole tenant; one in a session must not leave it.
+        # A definition without a session applies to the whole tenant. Others apply only in their session.
         said = replace(scope, session="shared") if session == "none" else scope
         mark = world.mark(said)
         body["tags"].append("defines:note.v1")
@@ -288,14 +290,14 @@ async def play(url: str, steps: list[tuple[Any, Scope, int]]) -> None:
             await write_records(world, reader, n)
         for action, reader, n in steps:
             await action(world, reader, n)
-        for n, reader in enumerate(READERS * 3):  # and at last everybody looks at everything
+        for n, reader in enumerate(READERS * 3):  # finally every reader reads everything
             await list_some(world, reader, 1 + n)
             await use_selectors(world, reader, 1)
             for id in range(len(world.crumbs)):
                 await read(world, reader, id)
 
 
-def test_nothing_of_a_tenant_or_session_shows_in_an_answer_to_another(
+def test_no_reply_contains_data_of_another_tenant_or_session(
     embedded_server: EmbeddedServer,
 ) -> None:
     @settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
@@ -306,7 +308,7 @@ def test_nothing_of_a_tenant_or_session_shows_in_an_answer_to_another(
     check()
 
 
-# Would it notice? Each of these takes one wall down.
+# Mutations: each removes one check of the isolation, and the test must fail.
 
 
 def _every_token_is_the_first_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +366,7 @@ WALLS = [
 
 
 @pytest.mark.parametrize("take_down", WALLS, ids=lambda wall: wall.__name__.strip("_"))
-def test_the_test_above_fails_where_a_wall_is_missing(
+def test_the_isolation_test_fails_when_isolation_is_removed(
     embedded_server: EmbeddedServer,
     monkeypatch: pytest.MonkeyPatch,
     take_down: Callable[[pytest.MonkeyPatch], None],
@@ -382,10 +384,10 @@ def test_the_test_above_fails_where_a_wall_is_missing(
         check()
 
 
-# Every operation, on what is another user's
+# Every operation on data of another user
 
 HERS = "only-ann-may-see-this"
-"""In all that ann writes. Names that whoever asks has to know already (a session's, a user's) do not hold it."""
+"""Text in everything that ann writes, except in names of sessions and users that requests contain."""
 
 NARROWED = {
     "user": {"user_id": "eve"},
@@ -405,13 +407,13 @@ QUERIES: dict[str, str] = {
     "whole": "true",
     "limit": "100",
 }
-"""What points at ann's, by the name of a parameter."""
+"""Parameter -> a value that names data of ann."""
 SHOWING_MORE = {"include_context": "true", "parts": "true"}
 
 
 @dataclass
 class Anns:
-    """All that ann has, of every kind."""
+    """Ids of everything that ann has written."""
 
     crumbs: list[str] = field(default_factory=list)
     selector: str = ""
@@ -437,7 +439,7 @@ class Anns:
 
 
 def aimed(example: Any) -> Any:
-    """The example of a body, which speaks of session abc, as one that speaks of ann's."""
+    """Return an example body with ann's session in place of the session abc."""
     if isinstance(example, dict):
         return {name: aimed(value) for name, value in example.items()}
     if isinstance(example, list):
@@ -452,7 +454,7 @@ def queries(operation: Operation) -> list[dict[str, str]]:
 
 
 async def furnished(site: Site) -> Anns:
-    """Let ann write something of every kind; eve has a session of her own."""
+    """Write data of every kind for ann, and a session for eve."""
     ann, eve = await site.token(KEY, user_id="ann"), await site.token(KEY, user_id="eve")
     backend = {"X-API-Key": KEY}
     hers = Anns()
@@ -490,7 +492,7 @@ async def everything_of_hers(site: Site, hers: Anns) -> list[Any]:
 
 
 async def streamed(site: Site, headers: dict[str, str], query: str) -> str:
-    """What an event stream says while ann says something."""
+    """Return the text of an event stream while ann posts a message."""
     heard = b""
     joined = anyio.Event()
 
@@ -533,7 +535,7 @@ async def intrude(site: Site, narrowed: dict[str, str]) -> None:
     hers = await furnished(site)
     eve = await site.token(KEY, **narrowed)
     before = await everything_of_hers(site, hers)
-    # Reading after writing: it must not show what that has led to. Deleting last: there must be something to read.
+    # Reads follow writes, to show their effects. Deletes are last, so that reads find data.
     order = ["POST", "PUT", "PATCH", "GET", "DELETE"]
     operations = (*OPERATIONS, *ADK_SESSIONS, *CONTEXTS)
     for operation in sorted(operations, key=lambda operation: order.index(operation.method)):
@@ -562,7 +564,7 @@ async def intrude(site: Site, narrowed: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("narrowed", NARROWED.values(), ids=NARROWED)
-async def test_no_operation_shows_or_changes_what_is_another_users(
+async def test_no_operation_shows_or_changes_data_of_another_user(
     embedded_server: EmbeddedServer, narrowed: dict[str, str]
 ) -> None:
     async with running_site(embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS)) as site:
@@ -598,7 +600,7 @@ def _streams_tell_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda wall: wall.__name__.strip("_"),
 )
-async def test_the_test_of_every_operation_fails_where_a_wall_is_missing(
+async def test_the_test_of_every_operation_fails_when_isolation_is_removed(
     embedded_server: EmbeddedServer,
     monkeypatch: pytest.MonkeyPatch,
     take_down: Callable[[pytest.MonkeyPatch], None],

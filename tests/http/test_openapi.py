@@ -1,4 +1,4 @@
-"""The OpenAPI document tells the truth: every route is in it, and every answer is as it says."""
+"""The OpenAPI document contains every route, and every reply matches it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.support.openapi import call_and_check
 
 DOCUMENT = build_document(OPERATIONS, version="0", development_mode=True)
 
-# The stream does not end: it is looked at below, and has tests of its own.
+# The stream does not end. It is checked below and has its own tests.
 api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/events/stream")
 
 EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
 
 
-async def test_the_document_is_made_when_somebody_asks_for_it_and_once(
+async def test_the_document_is_built_once_at_the_first_request(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start need not wait for it."""
+    """The start of the server does not wait for it."""
     made: list[Any] = []
 
     def counted(*args: Any, **options: Any) -> dict[str, Any]:
@@ -52,12 +52,13 @@ async def test_the_document_is_made_when_somebody_asks_for_it_and_once(
 
 @api.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
-    """No 5xx; status, headers, type and body of each answer as documented; 405 for other methods; and what
-    the document forbids is refused. What it allows may be refused all the same: that a session tag and
-    `context.session_id` must agree is beyond JSON Schema.
+def test_every_reply_matches_the_document(case: schemathesis.Case[Any], served: str) -> None:
+    """Check status, headers, type and body of each reply against the document.
+
+    No reply is a 5xx, other methods are 405, and input that the document forbids is refused. Allowed input can still
+    be refused: JSON Schema cannot express that a session tag and `context.session_id` must agree.
     """
-    # Nobody answers here: as long as it may last, it need not.
+    # There are no workers here, so a long wait would only cost time.
     if _is_a_wait((case.query or {}).get("wait")):
         case.query["wait"] = "0.1"
     call_and_check(case, served)
@@ -79,7 +80,7 @@ def _is_a_wait(value: Any) -> bool:
         max_size=4,
     )
 )
-def test_the_stream_answers_as_the_document_says(served: str, query: list[tuple[str, str]]) -> None:
+def test_the_replies_of_the_stream_match_the_document(served: str, query: list[tuple[str, str]]) -> None:
     pairs: list[tuple[str, Any]] = [
         (name, value.encode("utf-8", "replace").decode()) for name, value in query
     ]
@@ -97,7 +98,7 @@ def _check(schema: dict[str, Any], document: Any) -> None:
     jsonschema_rs.validate(whole, document)
 
 
-async def test_every_route_is_in_the_document_and_nothing_else_is(site: Site) -> None:
+async def test_the_document_contains_exactly_the_routes(site: Site) -> None:
     document = (await site.client.get("/openapi.json")).json()
     declared = {(operation.path, operation.method.lower()) for operation in OPERATIONS}
     assert {(path, method) for path, methods in document["paths"].items() for method in methods} == declared
@@ -129,12 +130,12 @@ def test_every_example_is_valid(operation: Any) -> None:
 
 
 def test_every_problem_is_documented_somewhere() -> None:
-    """All but those that belong to no operation: a bug, a method that is not there."""
+    """Two problems belong to no operation: internal errors and unknown methods."""
     found = {kind for operation in OPERATIONS for kind in operation.problems}
     assert {kind.name for kind in set(PROBLEM_TYPES) - found} == {"internal", "method-not-allowed"}
 
 
-def test_only_in_the_development_mode_a_token_may_be_left_out() -> None:
+def test_a_token_is_optional_only_in_the_development_mode() -> None:
     keyed = build_document(OPERATIONS, version="0", development_mode=False)
     for path, methods in keyed["paths"].items():
         for method, operation in methods.items():

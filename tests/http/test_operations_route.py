@@ -1,4 +1,4 @@
-"""GET /operations: what a page shows of lanes, workers, the store and requests."""
+"""GET /operations: lanes, workers, the store and requests for the operations page."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_new_store_has_its_lanes_and_nothing_in_them(site: Site) -> None
     assert document["process"]["version"]
 
 
-async def test_breadcrumbs_are_counted_by_schema_and_recent_ones_besides(site: Site) -> None:
+async def test_breadcrumbs_are_counted_by_schema_in_total_and_recently(site: Site) -> None:
     for number in range(3):
         await site.post(schema_name="user.message.v1", tags=[f"session:s{number % 2}"])
     await site.post(schema_name="note.v1")
@@ -83,7 +83,7 @@ async def test_breadcrumbs_are_counted_by_schema_and_recent_ones_besides(site: S
     assert counted["user.message.v1"]["recent"] == 3
 
 
-async def test_what_was_written_long_ago_is_counted_but_not_recent(site: Site) -> None:
+async def test_old_breadcrumbs_count_in_total_but_not_as_recent(site: Site) -> None:
     id = (await site.post(schema_name="note.v1"))["id"]
     store = site.store
     crumb = (await site.client.get(f"/breadcrumbs/{id}/full")).json()
@@ -96,7 +96,7 @@ async def test_what_was_written_long_ago_is_counted_but_not_recent(site: Site) -
     ]
 
 
-async def test_events_ever_goes_on_when_old_events_are_trimmed(site: Site) -> None:
+async def test_the_total_of_events_includes_trimmed_events(site: Site) -> None:
     for _ in range(4):
         await site.post(tags=["session:s"])
     store, lane = site.store, await busiest(site.store)
@@ -108,7 +108,7 @@ async def test_events_ever_goes_on_when_old_events_are_trimmed(site: Site) -> No
     assert (after["events"], after["events_ever"]) == (1, 4)
 
 
-async def test_a_lease_says_who_has_the_lane_since_when_and_until_when(site: Site, leases: Leases) -> None:
+async def test_a_lease_shows_its_worker_start_and_end(site: Site, leases: Leases) -> None:
     await taken(leases, 3)
     document = await operations(site)
     assert document["kinds"] == ["contexts"]
@@ -125,16 +125,14 @@ async def test_a_lease_says_who_has_the_lane_since_when_and_until_when(site: Sit
     assert now < when(held[3]["until"]) <= now + timedelta(seconds=31)
 
 
-async def test_since_when_does_not_change_when_a_lease_is_kept(site: Site, leases: Leases) -> None:
+async def test_renewing_a_lease_keeps_its_start(site: Site, leases: Leases) -> None:
     lease = await taken(leases, 0)
     before = shares(await operations(site), "contexts")[0]["holder"]
     assert await leases.renew(lease)
     assert shares(await operations(site), "contexts")[0]["holder"]["since"] == before["since"]
 
 
-async def test_a_lease_of_an_earlier_version_has_a_holder_but_no_beginning(
-    site: Site, leases: Leases
-) -> None:
+async def test_a_lease_of_an_earlier_version_has_a_holder_but_no_start(site: Site, leases: Leases) -> None:
     await leases.register()
     await site.store.connection.call(
         0, b"SET", site.store.keys.lease(0, "contexts"), b"7 an old one", b"PX", 9_000
@@ -143,7 +141,7 @@ async def test_a_lease_of_an_earlier_version_has_a_holder_but_no_beginning(
     assert holder["worker"] == "an old one" and "since" not in holder
 
 
-async def test_living_and_dead_workers_are_told_apart_and_know_their_lanes(
+async def test_live_and_dead_workers_are_distinguished_and_have_their_lanes(
     site: Site, leases: Leases
 ) -> None:
     await taken(leases, 1)
@@ -157,7 +155,7 @@ async def test_living_and_dead_workers_are_told_apart_and_know_their_lanes(
     assert {worker["kind"] for worker in workers.values()} == {"contexts"}
 
 
-async def test_lag_is_the_age_of_the_oldest_event_that_is_not_done(site: Site, leases: Leases) -> None:
+async def test_lag_is_the_age_of_the_oldest_unacknowledged_event(site: Site, leases: Leases) -> None:
     for _ in range(3):
         await site.post(tags=["session:s"])
     store, lane = site.store, await busiest(site.store)
@@ -186,7 +184,7 @@ async def test_lag_is_the_age_of_the_oldest_event_that_is_not_done(site: Site, l
     assert (share["waiting"], share["lag_ms"]) == (0, 0)
 
 
-async def test_a_long_queue_is_counted_so_far_and_no_further(site: Site, leases: Leases) -> None:
+async def test_a_long_queue_is_counted_up_to_a_limit(site: Site, leases: Leases) -> None:
     store = site.store
     await site.post(tags=["session:s"])
     lane = await busiest(store)
@@ -203,7 +201,7 @@ async def test_a_long_queue_is_counted_so_far_and_no_further(site: Site, leases:
     assert (share["waiting"], share["more_waiting"]) == (MAX_COUNTED, True)
 
 
-async def test_dead_letters_are_counted_where_they_are(site: Site, leases: Leases) -> None:
+async def test_dead_letters_are_counted_per_lane(site: Site, leases: Leases) -> None:
     lease = await taken(leases, 2)
     await leases.acknowledge(lease, 17, 0, dead_letter=b"{}")
     document = await operations(site)
@@ -221,10 +219,10 @@ async def test_request_times_are_by_route_and_failures_show(site: Site) -> None:
     assert len(health["counts"]) == len(http["bounds_ms"]) + 1 and sum(health["counts"]) == 5
     assert 0 < health["p50_ms"] <= health["p99_ms"]
     assert routes["GET", "/breadcrumbs/{id}"]["refused"] == 1
-    assert http["in_flight"] == 1  # this one
+    assert http["in_flight"] == 1  # this request
 
 
-async def test_each_tenant_sees_the_number_of_its_own_breadcrumbs_only(keyed: Site) -> None:
+async def test_each_tenant_sees_only_the_number_of_its_own_breadcrumbs(keyed: Site) -> None:
     mine, theirs = {"X-API-Key": KEY}, {"X-API-Key": OTHER_KEY}
     await keyed.post(mine, schema_name="mine.v1", tags=["session:s"])
     assert (await operations(keyed, mine))["store"]["breadcrumbs"] == 1
@@ -232,13 +230,13 @@ async def test_each_tenant_sees_the_number_of_its_own_breadcrumbs_only(keyed: Si
     assert (store["breadcrumbs"], store["sessions"], store["schemas"]) == (0, 0, [])
 
 
-async def test_it_is_for_curators_with_a_whole_token_only(keyed: Site) -> None:
+async def test_operations_need_a_curator_with_an_unnarrowed_token(keyed: Site) -> None:
     problem(await keyed.client.get("/operations", headers={"X-API-Key": WEAK_KEY}), 403, "forbidden")
     narrow = await keyed.token(KEY, session_id="s")
     problem(await keyed.client.get("/operations", headers=narrow), 403, "forbidden")
 
 
-async def test_it_costs_two_round_trips_however_many_kinds_and_schemas_there_are(
+async def test_operations_take_two_round_trips_for_any_number_of_kinds_and_schemas(
     site: Site, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
@@ -259,14 +257,12 @@ async def test_it_costs_two_round_trips_however_many_kinds_and_schemas_there_are
         monkeypatch.setattr(connection, name, counted)
     finished: list[None] = []
     await operations(site)
-    # Everything of the second trip was on its way before anything of it had come back.
+    # All commands of the second round trip were sent before the first of its replies arrived.
     assert set(trips) == {0, 1}
-    assert len(trips) == 1 + 3  # the kinds; then all lanes, the workers, and the server
+    assert len(trips) == 1 + 3  # the kinds, then all lanes, the workers and the server
 
 
-async def test_a_server_that_may_not_be_asked_about_itself_is_left_out(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_forbids_info_is_omitted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     original = site.store.connection.call
 
     async def call(lane: int, *command: Any) -> Any:
@@ -280,7 +276,7 @@ async def test_a_server_that_may_not_be_asked_about_itself_is_left_out(
     assert len(document["lanes"]) == site.store.lanes
 
 
-async def test_on_a_cluster_every_node_and_every_lane_is_there(cluster_server: Cluster) -> None:
+async def test_on_a_cluster_every_node_and_lane_is_listed(cluster_server: Cluster) -> None:
     async with running_site(cluster_server.url) as site:
         for number in range(20):
             await site.post(schema_name="note.v1", tags=[f"session:s{number}"])

@@ -1,4 +1,4 @@
-"""The application in a process of its own, spoken to byte by byte."""
+"""The application in its own process, over plain sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connected(served: str) -> Iterator[socket.socket]:
 
 
 def _answer(link: socket.socket) -> bytes:
-    """One answer with its body, or what came until the server hung up."""
+    """Read one response with its body, or everything until the server closes the connection."""
     raw = b""
     while True:
         head, end, body = raw.partition(b"\r\n\r\n")
@@ -74,7 +74,7 @@ def test_a_message_goes_in_and_comes_out(served: str) -> None:
         b"/breadcrumbs/" + b"%F0%9F%8D%9E" * 50, b"/breadcrumbs/x%0d%0aSet-Cookie:%20a=b",
     ],
 )  # fmt: skip
-def test_no_target_makes_the_server_fail(served: str, target: bytes) -> None:
+def test_no_request_target_causes_a_server_error(served: str, target: bytes) -> None:
     with connected(served) as link:
         link.sendall(b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         raw = _answer(link)
@@ -90,7 +90,7 @@ def test_no_target_makes_the_server_fail(served: str, target: bytes) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", [b"/breadcrumbs", b"/breadcrumbs/0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"])
-def test_no_bytes_in_a_header_make_the_server_fail(served: str, header: bytes, path: bytes) -> None:
+def test_no_bytes_in_a_header_cause_a_server_error(served: str, header: bytes, path: bytes) -> None:
     for method in (b"GET", b"POST", b"PATCH", b"DELETE"):
         with connected(served) as link:
             link.sendall(method + b" " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n" + header + b"\r\n\r\n")
@@ -98,11 +98,11 @@ def test_no_bytes_in_a_header_make_the_server_fail(served: str, header: bytes, p
         assert raw == b"" or 200 <= _status(raw) < 500, raw
 
 
-def test_a_chunked_body_is_cut_off_when_it_gets_too_large(served: str) -> None:
+def test_a_chunked_body_above_the_limit_is_refused(served: str) -> None:
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     with connected(served) as link:
         link.sendall(_post(b"", b"Transfer-Encoding: chunked"))
-        with contextlib.suppress(OSError):  # it may hang up before we have sent it all
+        with contextlib.suppress(OSError):  # the server can close the connection early
             for _ in range(40):
                 link.sendall(chunk)
         assert _status(_answer(link)) == 413
@@ -114,7 +114,7 @@ def test_a_body_that_is_declared_too_large_is_refused_before_it_is_sent(served: 
         assert _status(_answer(link)) == 413
 
 
-def test_a_chunked_body_is_read_whole(served: str) -> None:
+def test_a_chunked_body_is_read_completely(served: str) -> None:
     with connected(served) as link:
         link.sendall(_post(b'8\r\n{"title"\r\n', b"Transfer-Encoding: chunked"))
         time.sleep(0.05)
@@ -122,7 +122,7 @@ def test_a_chunked_body_is_read_whole(served: str) -> None:
         assert _status(_answer(link)) == 201
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind(served: str) -> None:
+def test_a_client_that_disconnects_within_its_body_writes_nothing(served: str) -> None:
     for _ in range(5):
         with connected(served) as link:
             link.sendall(_post(b'{"title": "half', b"Content-Length: 500"))
@@ -140,7 +140,7 @@ def test_http_1_0_without_a_host_is_answered(served: str) -> None:
 
 
 def test_a_refused_body_does_not_confuse_the_next_request_on_the_connection(served: str) -> None:
-    """What is left of a refused body must not be read as a request."""
+    """The rest of a refused body must not be parsed as a request."""
     inner = b"GET /smuggled HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with connected(served) as link:
         link.sendall(

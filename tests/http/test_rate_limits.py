@@ -37,7 +37,9 @@ async def spent(site: Site, headers: dict[str, str], times: int = 1, session: st
     return [(await post(site, headers, session)).status_code for _ in range(times)]
 
 
-async def test_P20_who_has_posted_too_much_may_still_read_and_manage_sessions(make_site: MakeSite) -> None:
+async def test_P20_an_exhausted_posting_budget_does_not_affect_reading_and_sessions(
+    make_site: MakeSite,
+) -> None:
     site = await make_site(
         api_keys=KEYS, rate_limits=limits(posting={"per_token": "3/1h"}, managing={"per_token": "2/1h"})
     )
@@ -58,7 +60,7 @@ async def test_P20_who_has_posted_too_much_may_still_read_and_manage_sessions(ma
         assert (await site.client.get("/breadcrumbs", headers=MINE)).status_code == 200
 
 
-async def test_who_has_read_too_much_may_still_post(make_site: MakeSite) -> None:
+async def test_an_exhausted_reading_budget_does_not_affect_posting(make_site: MakeSite) -> None:
     site = await make_site(api_keys=KEYS, rate_limits=limits(reading={"per_token": "2/1h"}))
     paths = ("/breadcrumbs", "/sessions")
     for path in paths:
@@ -68,7 +70,7 @@ async def test_who_has_read_too_much_may_still_post(make_site: MakeSite) -> None
     assert await spent(site, MINE, 5) == [201] * 5
 
 
-async def test_what_is_left_is_said_with_every_answer(make_site: MakeSite) -> None:
+async def test_every_reply_contains_the_remaining_budget(make_site: MakeSite) -> None:
     site = await make_site(
         api_keys=KEYS, rate_limits=limits(posting={"per_token": "10/10s", "per_owner": "3/1h"})
     )
@@ -82,7 +84,7 @@ async def test_what_is_left_is_said_with_every_answer(make_site: MakeSite) -> No
     assert "ratelimit-limit" not in (await site.client.get("/breadcrumbs", headers=MINE)).headers
 
 
-async def test_tokens_have_budgets_of_their_own_and_share_their_owners(make_site: MakeSite) -> None:
+async def test_tokens_have_their_own_budgets_and_share_the_owners_budget(make_site: MakeSite) -> None:
     site = await make_site(
         api_keys=KEYS, rate_limits=limits(posting={"per_token": "3/1h", "per_owner": "5/1h"})
     )
@@ -93,7 +95,7 @@ async def test_tokens_have_budgets_of_their_own_and_share_their_owners(make_site
     assert "this owner" in detail
 
 
-async def test_what_the_owner_refuses_costs_the_token_nothing(make_site: MakeSite) -> None:
+async def test_a_refusal_by_the_owners_budget_does_not_charge_the_token(make_site: MakeSite) -> None:
     site = await make_site(
         api_keys=KEYS, rate_limits=limits(posting={"per_token": "2/1h", "per_owner": "1/2s"})
     )
@@ -102,10 +104,10 @@ async def test_what_the_owner_refuses_costs_the_token_nothing(make_site: MakeSit
     assert await spent(site, MINE) == [201]
 
 
-async def test_a_token_that_is_narrowed_has_a_budget_of_its_own(make_site: MakeSite) -> None:
+async def test_a_narrowed_token_has_its_own_budget(make_site: MakeSite) -> None:
     site = await make_site(api_keys=KEYS, rate_limits=limits(posting={"per_token": "1/1h"}))
     ann, eve = await site.token(KEY, user_id="ann"), await site.token(KEY, user_id="eve")
-    other = await site.token(KEY, user_id="ann")  # another token for the same
+    other = await site.token(KEY, user_id="ann")  # another token for the same user
     for session, headers in (("s", MINE), ("anns", ann), ("eves", eve)):
         assert await spent(site, headers, 2, session) == [201, 429]
     assert await spent(site, other, session="anns") == [429]
@@ -138,7 +140,7 @@ async def test_a_spent_budget_fills_up_evenly(make_site: MakeSite) -> None:
     assert await spent(site, MINE, 2) == [201, 429], "one every two seconds"
 
 
-async def test_a_refused_request_has_done_nothing_and_asks_nobody(make_site: MakeSite) -> None:
+async def test_a_refused_request_has_no_effect_and_sends_no_command(make_site: MakeSite) -> None:
     site = await make_site(api_keys=KEYS, rate_limits=limits(posting={"per_token": "1/1h"}))
     assert await spent(site, MINE, 2) == [201, 429]
     asked = 0
@@ -156,8 +158,8 @@ async def test_a_refused_request_has_done_nothing_and_asks_nobody(make_site: Mak
     assert len((await site.client.get("/breadcrumbs", headers=MINE)).json()) == 1
 
 
-async def test_of_a_large_budget_some_are_taken_at_a_time_and_none_too_many(store: Store) -> None:
-    """Two processes ask at once; together they make no more requests than there are."""
+async def test_a_large_budget_is_reserved_in_batches_without_exceeding_it(store: Store) -> None:
+    """Two processes reserve at the same time. Together they do not exceed the budget."""
     rates = RateLimits(posting=RateBudget(per_token=Rate(2_000, 3_600), per_owner=Rate(1_600, 3_600)))
     processes = [RateLimiter(store, rates) for _ in range(2)]
     principal = Principal(uuid4(), uuid4())
@@ -186,7 +188,7 @@ async def test_of_a_large_budget_some_are_taken_at_a_time_and_none_too_many(stor
     assert lefts[0] == 1_599 and lefts[-1] < 20
 
 
-async def test_many_who_come_at_once_use_up_no_more_than_they_need(store: Store) -> None:
+async def test_concurrent_requests_reserve_no_more_than_they_need(store: Store) -> None:
     limiter = RateLimiter(store, RateLimits(posting=RateBudget(per_token=Rate(2_000, 3_600))))
     principal = Principal(uuid4(), uuid4())
     async with anyio.create_task_group() as tasks:
@@ -198,7 +200,7 @@ async def test_many_who_come_at_once_use_up_no_more_than_they_need(store: Store)
     assert left is not None and 2_000 - 100 - 20 <= left.remaining < 2_000 - 100
 
 
-async def test_without_keys_nothing_is_limited_and_nothing_is_asked(site: Site) -> None:
+async def test_without_keys_there_are_no_limits_and_no_budget_commands(site: Site) -> None:
     scripts = []
     connection: Any = site.store.connection
     run = connection.run
@@ -213,7 +215,7 @@ async def test_without_keys_nothing_is_limited_and_nothing_is_asked(site: Site) 
     assert scripts == ["create"]
 
 
-async def test_without_keys_limits_can_be_asked_for_and_with_keys_be_done_without(
+async def test_limits_can_be_enabled_without_keys_and_disabled_with_keys(
     make_site: MakeSite,
 ) -> None:
     small = {"posting": {"per_token": "1/1h"}}
@@ -223,7 +225,7 @@ async def test_without_keys_limits_can_be_asked_for_and_with_keys_be_done_withou
     assert await spent(free, MINE, 3) == [201] * 3
 
 
-async def test_what_is_open_to_everybody_is_never_limited(make_site: MakeSite) -> None:
+async def test_open_routes_are_never_limited(make_site: MakeSite) -> None:
     tiny = {"per_token": "1/1d", "per_owner": "1/1d"}
     site = await make_site(api_keys=KEYS, rate_limits=dict.fromkeys(("posting", "managing", "reading"), tiny))
     for _ in range(5):
@@ -235,7 +237,7 @@ async def test_what_is_open_to_everybody_is_never_limited(make_site: MakeSite) -
     }  # fmt: skip
 
 
-def test_every_route_is_paid_from_the_budget_of_its_class() -> None:
+def test_every_route_uses_the_budget_of_its_class() -> None:
     posting = {(one.method, one.path) for one in OPERATIONS if one.budget == "posting"}
     assert posting == {
         ("POST", "/breadcrumbs"),
@@ -284,7 +286,7 @@ def test_a_rate_is_a_number_and_a_time(text: str) -> None:
         "5 1s",
     ],
 )
-def test_what_is_no_rate_is_refused_at_start(text: str) -> None:
+def test_an_invalid_rate_is_refused_at_start(text: str) -> None:
     with pytest.raises(ValueError, match="rate"):
         Settings(rate_limits={"posting": {"per_token": text}})
     with pytest.raises(ValueError, match="posts"):
@@ -299,7 +301,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def test_budgets_of_many_owners_lie_on_any_node_and_leave_nothing_behind(store: Store) -> None:
+async def test_budgets_of_many_owners_work_on_any_node_and_expire(store: Store) -> None:
     few = Rate(2, 2)
     limiter = RateLimiter(store, RateLimits(posting=RateBudget(per_token=few, per_owner=few)))
     for _ in range(12):

@@ -94,7 +94,7 @@ async def test_tokens_of_one_agent_that_are_narrowed_apart_do_not_share_selector
 
 
 @pytest.mark.parametrize("narrowing", [{}, {"user_id": "eve"}, {"session_id": "s"}], ids=str)
-async def test_there_is_a_most_of_selectors_for_each_who_saves_them(
+async def test_the_number_of_saved_selectors_per_principal_is_limited(
     site: Site, narrowing: dict[str, str]
 ) -> None:
     eve, ann = await site.token(**narrowing), await site.token(user_id="ann")
@@ -131,7 +131,7 @@ async def test_a_bad_agent_is_422_and_not_written(site: Site, body: Any) -> None
     assert (await site.client.get("/agents")).json() == []
 
 
-async def test_an_agent_may_write_its_own_record_and_a_curator_any(keyed: Site) -> None:
+async def test_an_agent_can_write_its_own_record_and_a_curator_any(keyed: Site) -> None:
     own = str(AGENT_A)
     emitter, curator = await keyed.token(KEY, agent_id=own, roles=["emitter"]), await keyed.token(KEY)
     assert (await keyed.client.post(f"/agents/{own}", json={"roles": []}, headers=emitter)).status_code == 200
@@ -229,7 +229,7 @@ async def test_a_store_that_fails_while_a_tenant_is_deleted_is_a_503(monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["session_id", "user_id"])
-async def test_a_narrowed_token_reaches_no_record_of_the_tenant(keyed: Site, kind: str) -> None:
+async def test_a_narrowed_token_cannot_access_records_of_the_tenant(keyed: Site, kind: str) -> None:
     narrow = await keyed.token(KEY, **{kind: "a"})
     own = (await keyed.client.post("/auth/token", json={}, headers={"X-API-Key": KEY})).json()["agent_id"]
     other = str(uuid4())

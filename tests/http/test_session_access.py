@@ -1,4 +1,4 @@
-"""Who may read and write a session: tenants, roles, tokens for one session or one user."""
+"""Access to sessions by tenants, roles, and tokens for one session or one user."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVERYTHING: list[tuple[str, str, Any]] = [
     ("POST", "/fork", {}),
     ("POST", "/retry", {}),
 ]
-"""What can be done with a session, below its path."""
+"""Requests below the path of a session."""
 
 
-async def test_R8_no_tenant_sees_or_touches_another_ones_sessions(keyed: Site) -> None:
+async def test_R8_no_tenant_can_see_or_change_sessions_of_another(keyed: Site) -> None:
     mine, theirs = {"X-API-Key": KEY}, {"X-API-Key": OTHER_KEY}
     await begin(keyed, mine, id="s", title="mine")
     await say(keyed, "s", "secret", mine)
@@ -63,7 +63,7 @@ async def test_reading_needs_a_subscriber_and_writing_an_emitter(keyed: Site) ->
         problem(await keyed.client.request(method, path, json=body, headers=reader), 403, "forbidden")
 
 
-async def test_a_token_for_a_session_knows_no_other(keyed: Site) -> None:
+async def test_a_token_for_a_session_sees_no_other_session(keyed: Site) -> None:
     everything = {"X-API-Key": KEY}
     for name in ("mine", "other"):
         await begin(keyed, everything, id=name, user_id="u")
@@ -88,7 +88,7 @@ async def test_a_token_for_a_session_knows_no_other(keyed: Site) -> None:
     assert await ids(keyed, everything) == ["mine", "other"]
 
 
-async def test_a_token_for_a_user_knows_that_users_sessions_only(keyed: Site) -> None:
+async def test_a_token_for_a_user_sees_only_sessions_of_that_user(keyed: Site) -> None:
     everything = {"X-API-Key": KEY}
     ann, eve = await keyed.token(KEY, user_id="ann"), await keyed.token(KEY, user_id="eve")
     await begin(keyed, ann, id="made", title="T")
@@ -113,7 +113,7 @@ async def test_a_token_for_a_user_knows_that_users_sessions_only(keyed: Site) ->
     assert (await keyed.client.delete("/sessions/made", headers=ann)).status_code == 200
 
 
-async def test_nobody_takes_over_another_users_session_with_a_breadcrumb(keyed: Site) -> None:
+async def test_a_breadcrumb_cannot_take_over_another_users_session(keyed: Site) -> None:
     ann, eve = await keyed.token(KEY, user_id="ann"), await keyed.token(KEY, user_id="eve")
     await begin(keyed, ann, id="s", title="ann's")
     for schema in ("session.v1", "session.state.v1", "adk.event.v1", "agent.response.v1"):
@@ -127,7 +127,7 @@ async def test_nobody_takes_over_another_users_session_with_a_breadcrumb(keyed: 
     assert (found["user_id"], found["title"], found["state"]) == ("ann", "ann's", {})
 
 
-async def test_what_is_secret_or_private_stays_so(keyed: Site) -> None:
+async def test_secret_and_private_breadcrumbs_stay_protected(keyed: Site) -> None:
     curator, other = {"X-API-Key": KEY}, await keyed.token(KEY, agent_id=str(AGENT_A), roles=["subscriber"])
     await keyed.post(
         curator,
@@ -154,7 +154,7 @@ async def test_what_is_secret_or_private_stays_so(keyed: Site) -> None:
     assert (await read(keyed, "s", curator))["summary"] == "psst"
 
 
-async def test_the_owner_is_the_tokens(keyed: Site) -> None:
+async def test_the_owner_of_a_session_comes_from_the_token(keyed: Site) -> None:
     said = await say(keyed, "s", "hi", {"X-API-Key": KEY})
     full = (
         await keyed.client.get(f"/breadcrumbs/{said['message']['id']}/full", headers={"X-API-Key": KEY})

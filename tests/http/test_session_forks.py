@@ -1,4 +1,4 @@
-"""Forks over HTTP: a session that begins with what was said in another."""
+"""Forks over HTTP: sessions that begin with a copy of another one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.conversations import MESSAGE, RESPONSE, spoken
 
 
 def timeless(message: dict[str, Any]) -> dict[str, Any]:
-    """Without what a copy has of its own."""
+    """Return a message without the fields that differ in a copy."""
     left_out = ("id", "trigger_id", "tags", "context", "tool")
     return {name: value for name, value in message.items() if name not in left_out}
 
 
-async def test_P8_a_fork_has_what_was_said_up_to_a_message_with_its_times(site: Site) -> None:
+async def test_P8_a_fork_contains_the_messages_up_to_a_message_with_their_times(site: Site) -> None:
     model = FunctionModel(echo)
     async with answering(site, model) as team:
         await site.client.post("/sessions", json={"id": "s", "title": "T", "user_id": "u", "state": {"a": 1}})
@@ -46,7 +46,7 @@ async def test_P8_a_fork_has_what_was_said_up_to_a_message_with_its_times(site: 
         assert all("session:f" in copy["tags"] and copy["context"]["session_id"] == "f" for copy in copies)
         assert "context_id" not in copies[1]["context"]
         await team.settled()
-        assert len(model.requests) == 3, "nobody answers what is history"
+        assert len(model.requests) == 3, "copied messages must not be answered"
         assert await texts(site, "f") == ["one", "you said: one", "two"]
         assert (await say(site, "f", "four"))["answer"]["text"] == "you said: four"
         assert spoken(model.requests[-1]) == [
@@ -58,7 +58,7 @@ async def test_P8_a_fork_has_what_was_said_up_to_a_message_with_its_times(site: 
         assert len(await messages(site, "s")) == 6
 
 
-async def test_a_fork_of_everything_has_tools_but_no_errors_and_no_contexts(site: Site) -> None:
+async def test_a_complete_fork_contains_tools_but_no_errors_and_no_contexts(site: Site) -> None:
     async with answering(site, ScriptedModel([ModelError("broken", retry=False), "fine"])) as team:
         failed = await say(site, "s", "one")
         assert "error" in failed
@@ -87,7 +87,7 @@ async def test_a_fork_of_everything_has_tools_but_no_errors_and_no_contexts(site
         assert note.context["about"] == [copies[2]["id"]]
 
 
-async def test_a_fork_keeps_what_adk_events_did_to_the_state(site: Site) -> None:
+async def test_a_fork_keeps_state_changes_of_adk_events(site: Site) -> None:
     for delta in ({"a": None, "b": 1}, {"c": 2}):
         await site.post(schema_name="adk.event.v1", tags=["session:s"], context={"state_delta": delta})
     await patch(site, "s", state={"b": None})
@@ -96,8 +96,8 @@ async def test_a_fork_keeps_what_adk_events_did_to_the_state(site: Site) -> None
     assert fork["counts"]["breadcrumbs"] == 3
 
 
-async def test_a_fork_keeps_the_nulls_that_adk_kept_and_takes_out_what_was_taken_out(site: Site) -> None:
-    """Also where the breadcrumb that set a null stays behind, and the one that set the other name is copied."""
+async def test_a_fork_keeps_null_values_of_adk_and_removes_removed_names(site: Site) -> None:
+    """This also holds if the breadcrumb with the null is not copied and the one with the other name is."""
     adk = {"state_delta": {"kept": None, "over": None}, "null_is_a_value": True}
     await site.post(schema_name="session.v1", tags=["session:s"], context=adk)
     await site.post(schema_name="adk.event.v1", tags=["session:s"], context={"state_delta": {"out": 1}})
@@ -106,7 +106,7 @@ async def test_a_fork_keeps_the_nulls_that_adk_kept_and_takes_out_what_was_taken
     assert fork["state"] == {"kept": None} == (await site.client.get("/sessions/s")).json()["state"]
 
 
-async def test_a_fork_publishes_nothing_that_was_kept_from_others(keyed: Site) -> None:
+async def test_a_fork_does_not_publish_protected_data(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
     one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
     fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
@@ -143,7 +143,7 @@ async def test_a_fork_publishes_nothing_that_was_kept_from_others(keyed: Site) -
         assert not state.keys() & {"pin", "key", "mine"} and "hush" not in crumbs and "1234" not in crumbs
 
 
-async def test_a_fork_has_corrections_and_not_what_became_secret(keyed: Site) -> None:
+async def test_a_fork_contains_corrections_and_omits_messages_that_became_secret(keyed: Site) -> None:
     curator = await keyed.token(KEY)
     plain = await keyed.token(KEY, agent_id=str(AGENT_A), roles=["emitter", "subscriber"])
     answers = [
@@ -163,7 +163,7 @@ async def test_a_fork_has_corrections_and_not_what_became_secret(keyed: Site) ->
     fork = (await keyed.client.post("/sessions/s/fork", json={}, headers=plain)).json()
     found = await keyed.client.get(f"/sessions/{fork['id']}/messages", headers=plain)
     assert [message["text"] for message in found.json()["messages"]] == ["right", "broken"]
-    # State is what the first version said, as it is in the session that this comes from.
+    # The state is that of the first versions, as in the original session.
     assert fork["state"] == {"n0": 0, "n2": 2}
     whole = (await keyed.client.post("/sessions/s/fork", json={}, headers=curator)).json()
     assert whole["state"] == {"n0": 0, "n1": 1, "n2": 2}
@@ -181,7 +181,7 @@ async def test_a_fork_of_a_fork_and_a_fork_of_nothing(site: Site) -> None:
     assert await texts(site, second) == ["one"] and len({"s", first, second}) == 3
 
 
-async def test_a_fork_that_cannot_be_is_said(site: Site) -> None:
+async def test_an_impossible_fork_is_refused_with_the_reason(site: Site) -> None:
     message = (await say(site, "s", "one", wait=None))["message"]["id"]
     await say(site, "taken", "two", wait=None)
     before = await site.count()
@@ -200,7 +200,7 @@ async def test_a_fork_that_cannot_be_is_said(site: Site) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"id": "f"}], ids=["no id", "an id"])
-async def test_P3_the_same_key_gives_the_same_fork_also_after_more_was_said(site: Site, body: Any) -> None:
+async def test_P3_the_same_key_returns_the_same_fork_after_newer_messages(site: Site, body: Any) -> None:
     headers = {"Idempotency-Key": "k"}
     await say(site, "s", "one", wait=None)
     first = await site.client.post("/sessions/s/fork", json=body, headers=headers)
@@ -214,9 +214,7 @@ async def test_P3_the_same_key_gives_the_same_fork_also_after_more_was_said(site
     problem(other, 409, "already-exists")
 
 
-async def test_a_fork_that_was_broken_off_is_gone_on_with(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupted_fork_is_continued(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         await say(site, "s", str(number), wait=None)
     restore: Callable[..., Awaitable[None]] = Store.restore

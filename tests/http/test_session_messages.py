@@ -1,4 +1,4 @@
-"""What is said in a session, over HTTP."""
+"""Posting and reading the messages of a session over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import Site, problem
 from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 
-# Saying something
+# Posting
 
 
 async def test_a_message_is_a_breadcrumb_of_the_session(site: Site) -> None:
@@ -46,7 +46,7 @@ async def test_P3_a_message_that_is_sent_twice_is_stored_once(site: Site) -> Non
     assert (await read(site, "s"))["counts"]["messages"] == 2
 
 
-async def test_a_message_may_ask_for_the_version_it_answers_to(site: Site) -> None:
+async def test_a_message_can_require_a_version_of_the_session(site: Site) -> None:
     await begin(site, id="s")
 
     def post(version: str, session: str = "s") -> Any:
@@ -70,7 +70,7 @@ NO_MESSAGES: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_a_message_that_is_none_is_refused(site: Site) -> None:
+async def test_an_invalid_message_is_refused(site: Site) -> None:
     before = await held(site)
     for body in NO_MESSAGES:
         answer = await site.client.post("/sessions/s/messages", json=body)
@@ -78,11 +78,11 @@ async def test_a_message_that_is_none_is_refused(site: Site) -> None:
     assert await held(site) == before
 
 
-# What was said
+# Reading
 
 
 async def pages(site: Site, way: str, limit: int, start: str | None = None) -> list[list[str]]:
-    """The pages of a session in one direction, as texts."""
+    """Return the pages of a session in one direction, as texts."""
     found: list[list[str]] = []
     while True:
         params = {"limit": str(limit), **({way: start} if start is not None else {})}
@@ -95,11 +95,11 @@ async def pages(site: Site, way: str, limit: int, start: str | None = None) -> l
 
 
 @pytest.mark.parametrize("limit", [1, 3, 5, 50])
-async def test_P7_messages_go_to_the_end_in_both_directions(site: Site, limit: int) -> None:
+async def test_P7_pages_of_messages_reach_the_end_in_both_directions(site: Site, limit: int) -> None:
     texts = [str(number) for number in range(10)]
     for text in texts:
         await say(site, "s", text)
-        await site.post(schema_name="note.v1", tags=["session:s"])  # not something that was said
+        await site.post(schema_name="note.v1", tags=["session:s"])  # not a message
     backwards = await pages(site, "before", limit)
     assert [text for page in reversed(backwards) for text in page] == texts
     first = (await site.client.get("/sessions/s/messages", params={"limit": 50})).json()["messages"][0]
@@ -114,8 +114,8 @@ async def test_P7_messages_go_to_the_end_in_both_directions(site: Site, limit: i
     assert [text for page in forwards for text in page] == texts[1:]
 
 
-async def test_the_last_page_says_where_the_next_message_will_be(site: Site) -> None:
-    """What a page gives as `after` finds what comes later, also when there is nothing yet."""
+async def test_the_last_page_has_a_cursor_for_the_next_message(site: Site) -> None:
+    """The cursor `after` of a page finds later messages, even from an empty page."""
     await say(site, "s", "one")
     after = (await site.client.get("/sessions/s/messages")).json()["after"]
     for number in range(3):
@@ -127,7 +127,7 @@ async def test_the_last_page_says_where_the_next_message_will_be(site: Site) -> 
         after = page["after"]
 
 
-async def test_a_session_in_which_nobody_spoke_has_an_empty_page(site: Site) -> None:
+async def test_a_session_without_messages_has_an_empty_page(site: Site) -> None:
     await begin(site, id="s")
     page = (await site.client.get("/sessions/s/messages")).json()
     assert page == {"messages": [], "has_more": False}
@@ -144,7 +144,7 @@ async def test_bad_parameters_of_messages_are_refused(site: Site) -> None:
     problem(await site.client.get("/sessions/t/messages", params={"after": after}), 422, "invalid-cursor")
 
 
-async def test_each_message_has_its_role_its_words_and_what_it_answers(site: Site) -> None:
+async def test_each_message_has_its_role_text_and_trigger(site: Site) -> None:
     message = (await say(site, "s", "what time is it?"))["message"]
     request = await site.post(
         schema_name="tool.request.v1",
@@ -198,9 +198,7 @@ async def test_each_message_has_its_role_its_words_and_what_it_answers(site: Sit
         ({"trigger_id": "x", "hops": 1}, ""),
     ],
 )
-async def test_P10_nothing_that_was_not_said_becomes_a_word(
-    site: Site, context: dict[str, Any], text: str
-) -> None:
+async def test_P10_missing_values_never_become_text(site: Site, context: dict[str, Any], text: str) -> None:
     for schema in ("user.message.v1", "agent.response.v1"):
         await site.post(schema_name=schema, tags=["session:s"], context=context)
     for schema in ("agent.error.v1", "tool.request.v1", "tool.response.v1"):
@@ -214,7 +212,7 @@ async def test_P10_nothing_that_was_not_said_becomes_a_word(
     assert "summary" not in await read(site, "s") or text
 
 
-async def test_P8_imported_messages_keep_their_times_and_their_places(site: Site) -> None:
+async def test_P8_imported_messages_keep_their_times_and_positions(site: Site) -> None:
     said = [(await say(site, "s", str(number)))["message"] for number in range(3)]
     before = (await site.client.get("/sessions/s/messages")).json()["messages"]
     crumbs = [one async for one in site.store.walk(DEVELOPER, Query(session_id="s"))]
@@ -229,7 +227,7 @@ async def test_P8_imported_messages_keep_their_times_and_their_places(site: Site
 
 
 async def test_a_page_costs_the_same_in_a_long_session(site: Site) -> None:
-    """As many round trips, and as many bytes, as in a short one."""
+    """The number of round trips and of bytes is that of a short session."""
     first = (await say(site, "s", "the first"))["message"]
     crumb = await site.store.get(
         DEVELOPER, (await site.store.recent(DEVELOPER, "s", "user.message.v1"))[0].id
@@ -279,7 +277,7 @@ async def outcome(site: Site, session: str, message: str, **params: Any) -> dict
     return found
 
 
-async def test_a_message_tells_what_came_of_it_and_with_whom(site: Site) -> None:
+async def test_a_message_shows_its_outcome_for_each_agent(site: Site) -> None:
     said = (await site.client.post("/sessions/s/messages", json={"message": "hello"})).json()["message"]["id"]
 
     async def reply(schema: str, agent: str | None, **context: Any) -> str:

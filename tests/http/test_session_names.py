@@ -1,4 +1,4 @@
-"""Session names with characters that nobody sees: none begins, and those of older stores stay usable."""
+"""Session names with invisible characters: new ones are refused, those of older stores stay usable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def site(embedded_server: EmbeddedServer) -> AsyncIterator[Site]:
 
 
 async def legacy(site: Site, monkeypatch: pytest.MonkeyPatch, name: str = OVERRIDE) -> str:
-    """A session with such a name, as an older version has begun it."""
+    """Begin a session with such a name, like an older version."""
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "hidden_character", lambda _: None)
         new = BreadcrumbCreate(
@@ -42,7 +42,7 @@ async def legacy(site: Site, monkeypatch: pytest.MonkeyPatch, name: str = OVERRI
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("how", ["tag", "context", "record", "fork", "token", "adk path", "adk body"])
-async def test_no_session_begins_with_an_invisible_character_in_its_name(
+async def test_a_new_session_name_with_an_invisible_character_is_refused(
     site: Site, how: str, name: str
 ) -> None:
     await begin(site, id="origin")
@@ -67,7 +67,7 @@ async def test_no_session_begins_with_an_invisible_character_in_its_name(
 
 
 @pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb"])
-async def test_no_user_is_named_with_an_invisible_character(site: Site, name: str) -> None:
+async def test_a_user_id_with_an_invisible_character_is_refused(site: Site, name: str) -> None:
     for path, body in (
         ("/auth/token", {"user_id": name}),
         ("/sessions", {"user_id": name}),
@@ -77,7 +77,7 @@ async def test_no_user_is_named_with_an_invisible_character(site: Site, name: st
 
 
 @pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb"])
-async def test_no_new_user_tag_has_an_invisible_character(site: Site, name: str) -> None:
+async def test_a_new_user_tag_with_an_invisible_character_is_refused(site: Site, name: str) -> None:
     clean = (await site.post(tags=["user:ann"]))["id"]
     tags = {"tags": [f"user:{name}"]}
     for method, path, body in (
@@ -133,7 +133,7 @@ async def test_a_session_of_an_older_store_can_be_read_used_and_deleted(
     problem(await site.client.post("/sessions", json={"id": OVERRIDE}), 422, "invalid-input")
 
 
-async def test_emoji_are_fine_in_a_name(site: Site) -> None:
+async def test_emoji_in_a_name_are_accepted(site: Site) -> None:
     for name in ("👩\u200d👩\u200d👧 trip", "❤\ufe0f", "été 漢字"):
         await begin(site, id=name)
         assert (await read(site, name))["id"] == name

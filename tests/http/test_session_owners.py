@@ -1,4 +1,4 @@
-"""Whose a session is, and what a token that is narrowed to a user can do about it: nothing."""
+"""Owners of sessions. A token narrowed to a user cannot change them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def note(session: str, schema: str = "note.v1", **fields: Any) -> dict[str, Any]
     return {"schema_name": schema, "tags": [f"session:{session}"], "context": {"message": "hi"}, **fields}
 
 
-# Writing into another one's session
+# Writing into a session of another user
 
 
 @pytest.mark.parametrize("named", ["tag", "context"])
-async def test_a_token_for_a_user_posts_nothing_into_another_ones_session(keyed: Site, named: str) -> None:
+async def test_a_user_token_cannot_post_into_another_users_session(keyed: Site, named: str) -> None:
     ann, eve = await tokens(keyed)
     await say(keyed, "a", "ann's words", ann)
     tags, context = (["session:a"], {}) if named == "tag" else ([], {"session_id": "a"})
@@ -51,7 +51,7 @@ async def test_a_token_for_a_user_posts_nothing_into_another_ones_session(keyed:
     assert (await keyed.client.get("/breadcrumbs", headers=eve)).json() == []
 
 
-async def test_a_token_for_a_user_posts_into_its_own_sessions_and_begins_new_ones(keyed: Site) -> None:
+async def test_a_user_token_posts_into_its_own_sessions_and_begins_new_ones(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     for _n in range(2):
         await keyed.post(ann, **note("mine"))
@@ -62,18 +62,16 @@ async def test_a_token_for_a_user_posts_into_its_own_sessions_and_begins_new_one
 
 
 @pytest.mark.parametrize("session", [STATE_HOLDER + "adk:app:x", ADK_SESSION + "app:ann:s1"])
-async def test_a_token_for_a_user_begins_no_session_that_holds_state_or_is_adks(
-    keyed: Site, session: str
-) -> None:
+async def test_a_user_token_cannot_begin_a_session_with_state_or_of_adk(keyed: Site, session: str) -> None:
     _, eve = await tokens(keyed)
     problem(await keyed.client.post("/breadcrumbs", json=note(session), headers=eve), 404, "not-found")
     assert (await keyed.client.post("/sessions", json={"id": session}, headers=eve)).status_code in (403, 422)
 
 
-async def test_a_token_for_a_user_changes_nothing_in_another_ones_session(keyed: Site) -> None:
+async def test_a_user_token_cannot_change_another_users_session(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     await say(keyed, "a", "ann's words", ann)
-    # A backend may well put somebody's words into a session that is not theirs.
+    # A backend may post a message of one user into a session of another.
     made = await keyed.post(ALL, **note("a", "user.message.v1", tags=["session:a", "user:eve"]))
     path = f"/breadcrumbs/{made['id']}"
     assert (await keyed.client.get(path, headers=eve)).status_code == 200
@@ -81,7 +79,7 @@ async def test_a_token_for_a_user_changes_nothing_in_another_ones_session(keyed:
     assert (await keyed.client.patch(path, json={"title": "x"}, headers=ALL)).status_code == 200
 
 
-async def test_of_many_who_begin_the_same_session_at_once_one_user_does(keyed: Site) -> None:
+async def test_one_of_many_users_who_begin_the_same_session_succeeds(keyed: Site) -> None:
     users = {name: await keyed.token(KEY, user_id=name) for name in ("ann", "bob", "eve")}
     for n in range(10):
         got: dict[str, list[int]] = {name: [] for name in users}
@@ -98,7 +96,7 @@ async def test_of_many_who_begin_the_same_session_at_once_one_user_does(keyed: S
         assert len({tag for crumb in crumbs for tag in crumb.tags if tag.startswith("user:")}) == 1
 
 
-async def test_a_write_for_a_session_that_was_replaced_meanwhile_does_not_land_in_the_new_one(
+async def test_a_write_for_a_replaced_session_does_not_reach_the_new_one(
     keyed: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann, eve = await tokens(keyed)
@@ -118,7 +116,7 @@ async def test_a_write_for_a_session_that_was_replaced_meanwhile_does_not_land_i
     assert (await read(keyed, "s", ann))["version"] == 1
 
 
-async def test_what_was_said_in_a_session_shows_in_no_context_that_another_user_reads(site: Site) -> None:
+async def test_messages_of_a_session_are_in_no_context_that_another_user_can_read(site: Site) -> None:
     ann, eve = await site.token(user_id="ann"), await site.token(user_id="eve")
 
     async def said(text: str) -> None:
@@ -132,19 +130,19 @@ async def test_what_was_said_in_a_session_shows_in_no_context_that_another_user_
         tags = ["user:message", "extension:chat", "session:a"]
         body = {"schema_name": "user.message.v1", "tags": tags, "context": {"message": "what did ann say?"}}
         await site.client.post("/breadcrumbs", json=body, headers=eve)
-        await said("more words")  # a session's events are handled in their order
+        await said("more words")  # events of a session are handled in order
     seen = await site.client.get("/breadcrumbs", params={"include_context": "true"}, headers=eve)
     assert seen.json() == []
 
 
-# Whose it is
+# Owners
 
 
-async def test_a_session_that_began_without_a_user_belongs_to_none(keyed: Site) -> None:
+async def test_a_session_that_began_without_a_user_belongs_to_no_user(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     await begin(keyed, ALL, id="made")
     await say(keyed, "said", "hello", ALL)
-    # Even if somebody's words are the first that are left.
+    # This holds even if the first remaining message has a user.
     for session in ("made", "said"):
         await keyed.post(ALL, **note(session, "user.message.v1", tags=[f"session:{session}", "user:ann"]))
         problem(await keyed.client.post(f"/sessions/{session}/messages", json={"message": "x"}, headers=ann),
@@ -154,7 +152,7 @@ async def test_a_session_that_began_without_a_user_belongs_to_none(keyed: Site) 
     assert await ids(keyed, ann) == []
 
 
-async def test_who_began_a_session_keeps_it_whatever_becomes_of_its_breadcrumbs(keyed: Site) -> None:
+async def test_a_session_keeps_its_user_when_its_breadcrumbs_change(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     await keyed.post(ann, **note("noted"))
     said = await say(keyed, "said", "hello", ann)
@@ -174,7 +172,7 @@ async def test_who_began_a_session_keeps_it_whatever_becomes_of_its_breadcrumbs(
     assert await ids(keyed, ann) == ["said", "noted"]
 
 
-async def test_a_session_that_ended_belongs_to_who_begins_it_again(keyed: Site) -> None:
+async def test_a_reused_session_name_belongs_to_its_new_user(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     said = await say(keyed, "s", "hello", ann)
     await keyed.client.delete(f"/breadcrumbs/{said['message']['id']}", headers=ann)
@@ -185,7 +183,7 @@ async def test_a_session_that_ended_belongs_to_who_begins_it_again(keyed: Site) 
     assert "user_id" not in await read(keyed, "s", ALL)
 
 
-async def test_a_backend_may_give_a_session_to_another_user_or_to_none(keyed: Site) -> None:
+async def test_a_backend_can_assign_a_session_to_another_user_or_to_none(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     await say(keyed, "s", "hello", ann)
     await keyed.post(ALL, **note("s", "session.v1", context={"user_id": "eve"}))
@@ -194,7 +192,7 @@ async def test_a_backend_may_give_a_session_to_another_user_or_to_none(keyed: Si
     assert await ids(keyed, ann) == [] == await ids(keyed, eve)
 
 
-async def test_sessions_from_before_it_was_kept_who_began_them(keyed: Site) -> None:
+async def test_sessions_from_before_users_were_stored_keep_working(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     first = await say(keyed, "old", "hello", ann)
     await say(keyed, "old", "and more", ALL, tags=["user:eve"])
@@ -210,7 +208,9 @@ async def test_sessions_from_before_it_was_kept_who_began_them(keyed: Site) -> N
 
 @pytest.mark.parametrize("order", ["old first", "new first"])
 @pytest.mark.parametrize("began_by", ["ann", None])
-async def test_an_import_knows_whose_a_session_is(keyed: Site, order: str, began_by: str | None) -> None:
+async def test_an_import_restores_the_user_of_a_session(
+    keyed: Site, order: str, began_by: str | None
+) -> None:
     ann, eve = await tokens(keyed)
     await keyed.post(ann if began_by else ALL, **note("s"))
     for user in ("eve", "bob"):
@@ -223,7 +223,7 @@ async def test_an_import_knows_whose_a_session_is(keyed: Site, order: str, began
     assert await ids(keyed, ann) == (["s"] if began_by else []) and await ids(keyed, eve) == []
 
 
-async def test_an_import_takes_no_session_from_who_began_it_here(keyed: Site) -> None:
+async def test_an_import_does_not_change_the_user_of_an_existing_session(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     made = await keyed.post(ALL, **note("s", tags=["session:s", "user:eve"]))
     (older,) = (await keyed.store.list(OWNER, Query(session_id="s"))).items
@@ -233,7 +233,7 @@ async def test_an_import_takes_no_session_from_who_began_it_here(keyed: Site) ->
     assert (await read(keyed, "s", ALL))["user_id"] == "ann"
 
 
-async def test_a_fork_of_a_session_of_no_user_is_no_users(keyed: Site) -> None:
+async def test_a_fork_of_a_session_without_a_user_has_no_user(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     await begin(keyed, ALL, id="s")
     await say(keyed, "s", "hello", ALL, tags=["user:ann"])
@@ -242,10 +242,10 @@ async def test_a_fork_of_a_session_of_no_user_is_no_users(keyed: Site) -> None:
     problem(await keyed.client.get("/sessions/f", headers=ann), 404, "not-found")
 
 
-# `message` is no user
+# `message` is not a user
 
 
-async def test_no_user_is_called_message(site: Site) -> None:
+async def test_the_user_id_message_is_refused(site: Site) -> None:
     refused = problem(
         await site.client.post("/auth/token", json={"user_id": "message"}), 422, "invalid-input"
     )
@@ -254,7 +254,7 @@ async def test_no_user_is_called_message(site: Site) -> None:
     await site.post(**note("s", "session.v1", context={"user_id": "message"}))
     assert "user_id" not in await read(site, "s")
     await say(site, "s", "hi")
-    # A token of before, or one that was signed elsewhere.
+    # A token of an older version or of another issuer.
     token, _ = site.app.auth.issue(Principal(DEVELOPER, uuid4(), user_id="message"), 60)
     answer = await site.client.get("/breadcrumbs", headers={"Authorization": f"Bearer {token}"})
     problem(answer, 401, "unauthenticated")
@@ -264,9 +264,7 @@ async def test_no_user_is_called_message(site: Site) -> None:
 
 
 @pytest.mark.parametrize("tags", [[], ["extension:chat"]])
-async def test_P3_a_first_message_that_is_sent_twice_is_the_same_message(
-    keyed: Site, tags: list[str]
-) -> None:
+async def test_P3_a_repeated_first_message_is_stored_once(keyed: Site, tags: list[str]) -> None:
     for who in (*(await tokens(keyed))[:1], ALL):
         headers = {**who, "Idempotency-Key": "k"}
         session = "of-ann" if who is not ALL else "of-nobody"
@@ -279,7 +277,7 @@ async def test_P3_a_first_message_that_is_sent_twice_is_the_same_message(
         assert again.headers["idempotency-replayed"] == "true" and first.json() == again.json()
 
 
-async def test_first_messages_that_come_at_once_are_all_taken(keyed: Site) -> None:
+async def test_concurrent_first_messages_are_all_accepted(keyed: Site) -> None:
     ann, eve = await tokens(keyed)
     got: list[tuple[str, int]] = []
 
@@ -297,7 +295,7 @@ async def test_first_messages_that_come_at_once_are_all_taken(keyed: Site) -> No
     )
 
 
-async def test_a_replay_of_a_message_that_was_deleted_gives_the_first_result(keyed: Site) -> None:
+async def test_a_replay_of_a_deleted_message_returns_the_first_result(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     for session, more in (("ended", False), ("going-on", True)):
         headers = {**ann, "Idempotency-Key": "k"}
@@ -314,10 +312,10 @@ async def test_a_replay_of_a_message_that_was_deleted_gives_the_first_result(key
         assert again.json() == {"message": first.json()["message"]}
 
 
-async def test_if_match_with_a_star_makes_no_session_again(
+async def test_if_match_with_a_star_does_not_recreate_a_session(
     keyed: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gone between the look and the write."""
+    """The session is deleted between the check and the write."""
     said = await say(keyed, "s", "hi", ALL)
     real = Sessions.belonging
 
@@ -336,10 +334,10 @@ async def test_if_match_with_a_star_makes_no_session_again(
     assert await ids(keyed, ALL) == []
 
 
-# Who may write and not read
+# Write-only tokens
 
 
-async def test_who_may_only_write_is_told_nothing_of_what_is_there(keyed: Site) -> None:
+async def test_a_token_that_can_only_write_learns_nothing_about_existing_data(keyed: Site) -> None:
     writer = {"X-API-Key": WEAK_KEY}
     await begin(keyed, ALL, id="s", title="Title-8421", state={"secret": "state-8421"})
     await say(keyed, "s", "words-8421", ALL)
@@ -373,9 +371,9 @@ async def test_who_may_only_write_is_told_nothing_of_what_is_there(keyed: Site) 
 # Cursors
 
 
-async def test_a_cursor_tells_nothing(keyed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MOST_SEEN", 2)
-    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._AT_ONCE", 1)
+async def test_a_cursor_reveals_nothing(keyed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MAX_EXAMINED", 2)
+    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._BATCH_SIZE", 1)
     ann, eve = await tokens(keyed)
     for n in range(3):
         await say(keyed, f"anns-{n}", "hi", ann)
@@ -394,10 +392,10 @@ async def test_a_cursor_tells_nothing(keyed: Site, monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
 
 
-# What is heard of the end
+# Reports of a deletion
 
 
-async def test_who_waits_with_a_token_for_a_user_hears_that_the_session_was_deleted(keyed: Site) -> None:
+async def test_a_waiting_request_of_a_user_token_reports_the_deletion_of_the_session(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     await say(keyed, "s", "hi", ann)
 
@@ -431,7 +429,7 @@ async def test_the_end_of_a_session_carries_its_users_tag(keyed: Site) -> None:
 
 
 @pytest.mark.parametrize("user", ["x" * 300, "two\nlines"])
-async def test_a_session_whose_user_fits_into_no_tag_works_like_any_other(site: Site, user: str) -> None:
+async def test_a_session_whose_user_does_not_fit_into_a_tag_works(site: Site, user: str) -> None:
     record = BreadcrumbCreate(
         schema_name="session.v1", tags=["session:s"], context={"user_id": user, "title": "a\n" + "b" * 600}
     )

@@ -1,4 +1,4 @@
-"""Sessions in which nobody answers for a while."""
+"""Paused sessions, in which no agent answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def consumers(team: Working, session: str) -> list[list[str]]:
     ]
 
 
-async def test_in_a_paused_session_nobody_answers_until_it_goes_on(site: Site) -> None:
+async def test_a_paused_session_is_not_answered_until_it_is_resumed(site: Site) -> None:
     model = FunctionModel(echo)
     async with answering(site, model) as team:
         await say(site, "s", "one")
@@ -46,7 +46,7 @@ async def _consumed(team: Working, session: str, expected: list[list[str]]) -> b
     return await consumers(team, session) == expected
 
 
-async def test_pausing_and_going_on_starts_no_turn_by_itself(site: Site) -> None:
+async def test_pausing_and_resuming_start_no_turn(site: Site) -> None:
     model = ScriptedModel(["fine", ModelError("broken", retry=False), "not asked for"])
     async with answering(site, model) as team:
         await say(site, "s", "one")
@@ -62,13 +62,13 @@ async def test_pausing_and_going_on_starts_no_turn_by_itself(site: Site) -> None
         )
 
 
-async def test_what_waits_is_not_forgotten_when_a_session_is_paused_twice_at_once(site: Site) -> None:
+async def test_waiting_messages_survive_two_concurrent_pauses(site: Site) -> None:
     async with answering(site, FunctionModel(echo)) as team:
         await say(site, "s", "one")
         await patch(site, "s", active=False)
         await say(site, "s", "two", wait=None)
         await team.settled()
-        # A second PATCH that had not seen the first one yet.
+        # A second PATCH that was sent before the first one was visible.
         await team.post("session.state.v1", ["session:s", "session-paused"], {"active": False})
         await say(site, "s", "three", wait=None)
         await team.settled()
@@ -77,7 +77,7 @@ async def test_what_waits_is_not_forgotten_when_a_session_is_paused_twice_at_onc
         await has(site, "s", "you said: one", "you said: two", "you said: three")
 
 
-async def test_what_waits_is_answered_also_where_a_breadcrumb_without_the_tag_paused_the_session(
+async def test_waiting_messages_are_answered_after_a_pause_without_the_tag(
     site: Site,
 ) -> None:
     async with answering(site, FunctionModel(echo)) as team:
@@ -103,12 +103,12 @@ async def test_a_pause_before_the_first_message_holds(site: Site) -> None:
         await has(site, "s", "you said: one")
 
 
-async def test_what_is_being_answered_when_a_session_is_paused_is_still_answered(site: Site) -> None:
+async def test_a_running_turn_completes_when_its_session_is_paused(site: Site) -> None:
     gate = Gate()
     async with answering(site, FunctionModel(gate)) as team:
         await say(site, "s", "one", wait=None)
         await gate.begun.wait()
-        await say(site, "s", "two", wait=None)  # waits for its turn
+        await say(site, "s", "two", wait=None)  # queued behind the first message
         await eventually(lambda: team.handled("contexts"), "no context")
         await patch(site, "s", active=False)
         await say(site, "s", "three", wait=None)
@@ -141,9 +141,7 @@ async def test_each_consumer_is_paused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_whatever_is_paused_and_said_at_once_each_message_is_answered_once(
-    site: Site, seed: int
-) -> None:
+async def test_random_pauses_and_messages_give_one_answer_per_message(site: Site, seed: int) -> None:
     chance = random.Random(seed)
     said: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Turns over HTTP that are run again."""
+"""Retries of turns over HTTP."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_P3_a_failed_turn_is_run_again_without_a_second_message(site: Site
 
 
 @pytest.mark.parametrize("how", ["session", "dead letter"])
-async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(site: Site, how: str) -> None:
+async def test_a_replay_does_not_return_a_failure_that_was_retried(site: Site, how: str) -> None:
     go_on = anyio.Event()
     asked = 0
 
@@ -83,7 +83,7 @@ async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(s
         assert (await again())["answer"]["text"] == "fine"
 
 
-async def test_each_of_several_retries_in_a_session_makes_up_for_its_own_failure(site: Site) -> None:
+async def test_each_retry_in_a_session_replaces_its_own_failure(site: Site) -> None:
     go_on, words = anyio.Event(), [f"word {number}" for number in range(5)]
     asked: list[str] = []
 
@@ -126,7 +126,7 @@ async def test_an_answer_that_came_long_after_its_message_is_found(site: Site, s
     assert again.json()["answer"]["text"] == "at last"
 
 
-async def test_a_turn_may_fail_again_and_be_run_again(site: Site) -> None:
+async def test_a_turn_can_fail_and_be_retried_repeatedly(site: Site) -> None:
     model = ScriptedModel([ModelError(f"broken {number}", retry=False) for number in range(3)] + ["fine"])
     async with answering(site, model) as team:
         await say(site, "s", "hello")
@@ -144,7 +144,7 @@ async def _errors(site: Site, expected: list[str]) -> bool:
     return await texts(site, "s", "error") == expected
 
 
-async def test_the_newest_failed_turn_is_run_again_unless_another_is_named(site: Site) -> None:
+async def test_the_newest_failed_turn_is_retried_by_default(site: Site) -> None:
     broken = ModelError("broken", retry=False)
     model = ScriptedModel([broken, broken, "to two", "to three", "to one"])
     async with answering(site, model):
@@ -208,7 +208,7 @@ async def test_one_of_two_agents_that_failed_is_run_again_and_the_other_is_not(s
         assert sorted(tries) == ["strong", "weak", "weak"]
 
 
-async def test_what_nobody_answered_in_a_fork_can_be_asked_again(site: Site) -> None:
+async def test_an_unanswered_message_of_a_fork_can_be_retried(site: Site) -> None:
     async with answering(site, FunctionModel(echo)):
         said = await say(site, "s", "hello")
         fork = await site.client.post("/sessions/s/fork", json={"message_id": said["message"]["id"]})
@@ -219,7 +219,7 @@ async def test_what_nobody_answered_in_a_fork_can_be_asked_again(site: Site) -> 
         await has(site, session, "you said: hello")
 
 
-async def test_what_cannot_be_run_again_is_said(site: Site) -> None:
+async def test_a_turn_that_cannot_be_retried_is_refused_with_the_reason(site: Site) -> None:
     await say(site, "s", "hello", wait=None)
     other = (await say(site, "t", "hello", wait=None))["message"]["id"]
     for body, status, name in (

@@ -1,4 +1,4 @@
-"""Turns over HTTP: waiting for an answer, and what a deletion stops."""
+"""Turns over HTTP: waiting for an answer, and turns that a deletion stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.conversations import MESSAGE, agent, eventually
 # Waiting
 
 
-async def test_who_waits_gets_the_answer_to_what_they_said(site: Site) -> None:
+async def test_a_waiting_request_returns_the_answer_to_its_message(site: Site) -> None:
     async with answering(site):
         said = await say(site, "s", "hello")
         assert said["answer"]["text"] == "you said: hello" and said["answer"]["role"] == "assistant"
@@ -44,14 +44,14 @@ async def test_who_waits_gets_the_answer_to_what_they_said(site: Site) -> None:
         assert await messages(site, "s") == [said["message"], said["answer"]]
 
 
-async def test_who_waits_for_a_turn_that_fails_gets_the_error(site: Site) -> None:
+async def test_a_waiting_request_returns_the_error_of_a_failed_turn(site: Site) -> None:
     async with answering(site, ScriptedModel([ModelError("no such model", retry=False)])):
         said = await say(site, "s", "hello")
         assert said["error"]["role"] == "error" and "no such model" in said["error"]["text"]
         assert said["error"]["trigger_id"] == said["message"]["id"] and "answer" not in said
 
 
-async def test_when_nobody_answers_in_time_it_is_202_and_the_message_is_stored(site: Site) -> None:
+async def test_without_an_answer_in_time_the_reply_is_202_and_the_message_is_stored(site: Site) -> None:
     said = await say(site, "s", "hello", wait="0.2", status=202)
     assert said.keys() == {"message", "session_version"}
     assert await texts(site, "s") == ["hello"]
@@ -69,7 +69,7 @@ async def test_waiting_ends_with_the_token(site: Site) -> None:
         assert answer.status_code == (202 if accept == "application/json" else 200), answer.text
 
 
-async def test_an_answer_to_somebody_elses_message_is_not_mine(site: Site) -> None:
+async def test_a_waiting_request_ignores_answers_to_other_messages(site: Site) -> None:
     gate = Gate()
     async with answering(site, FunctionModel(gate)), anyio.create_task_group() as tasks:
         answers: dict[str, str] = {}
@@ -84,7 +84,7 @@ async def test_an_answer_to_somebody_elses_message_is_not_mine(site: Site) -> No
     assert answers == {"one": "you said: one", "two": "you said: two"}
 
 
-async def test_the_use_of_a_tool_is_no_answer_and_an_answer_of_any_schema_is_one(site: Site) -> None:
+async def test_a_tool_call_is_not_an_answer_and_an_answer_can_have_any_schema(site: Site) -> None:
     async def answer_by_hand() -> None:
         await eventually(lambda: _posted(site), "not posted")
         (message,) = await messages(site, "s")
@@ -110,13 +110,13 @@ async def _posted(site: Site) -> bool:
 
 
 @pytest.mark.parametrize("wait", ["-1", "x", "601", "nan", "inf", "1e9", "", "٣"])
-async def test_a_wait_that_is_none_is_refused_and_nothing_is_posted(site: Site, wait: str) -> None:
+async def test_an_invalid_wait_is_refused_and_nothing_is_posted(site: Site, wait: str) -> None:
     answer = await site.client.post("/sessions/s/messages", json={"message": "x"}, params={"wait": wait})
     problem(answer, 422, "invalid-input")
     assert await site.count() == 0
 
 
-async def test_a_bad_message_is_refused_before_anybody_waits(site: Site) -> None:
+async def test_an_invalid_message_is_refused_before_waiting(site: Site) -> None:
     for accept in ("application/json", "text/event-stream"):
         answer = await site.client.post(
             "/sessions/s/messages", json={"message": ""}, params={"wait": LONG}, headers={"Accept": accept}
@@ -125,7 +125,7 @@ async def test_a_bad_message_is_refused_before_anybody_waits(site: Site) -> None
     assert site.app.hub.clients == 0
 
 
-async def test_the_answer_comes_in_pieces_to_who_wants_a_stream(site: Site) -> None:
+async def test_a_streaming_request_receives_the_answer_in_pieces(site: Site) -> None:
     words = " ".join(f"word{number}" for number in range(30))
     async with answering(site, FunctionModel(lambda request: words)):
         events = await stream(site, "s", "hello")
@@ -149,9 +149,7 @@ async def test_a_stream_ends_with_the_error_or_when_its_time_is_up(site: Site) -
 
 
 @pytest.mark.parametrize("form", ["json", "stream"])
-async def test_P3_who_asks_again_with_the_same_key_gets_the_answer_that_is_there(
-    site: Site, form: str
-) -> None:
+async def test_P3_a_retry_with_the_same_key_returns_the_existing_answer(site: Site, form: str) -> None:
     model = FunctionModel(echo)
     async with answering(site, model):
         first = await say(site, "s", "hello", headers={"Idempotency-Key": "k"})
@@ -168,7 +166,7 @@ async def test_P3_who_asks_again_with_the_same_key_gets_the_answer_that_is_there
 
 
 async def test_P13_any_replica_can_wait_for_an_answer_that_is_being_made(site: Site) -> None:
-    """The first one dies in the middle; the client asks again, somewhere else, and misses nothing."""
+    """The first replica dies during the wait. The client repeats its request to another replica and misses nothing."""
     gate = Gate()
     async with (
         answering(site, FunctionModel(gate)),
@@ -188,7 +186,7 @@ async def test_P13_any_replica_can_wait_for_an_answer_that_is_being_made(site: S
                 answers.append(await say(replica, "s", "hello", headers={"Idempotency-Key": "k"}))
 
             tasks.start_soon(ask_again)
-            await eventually(lambda: _listening(replica), "nobody listens")
+            await eventually(lambda: _listening(replica), "no client is subscribed")
             gate.open.set()
         assert answers[0]["answer"]["text"] == "you said: hello"
     assert await texts(site, "s") == ["hello", "you said: hello"]
@@ -201,7 +199,7 @@ async def _listening(site: Site) -> bool:
     return site.app.hub.clients > 0
 
 
-async def test_a_client_that_goes_away_does_not_stop_the_turn(site: Site) -> None:
+async def test_a_disconnected_client_does_not_stop_the_turn(site: Site) -> None:
     gate = Gate()
     async with answering(site, FunctionModel(gate)) as team:
         forms: tuple[Any, ...] = (say, stream)
@@ -286,7 +284,7 @@ async def _is(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-async def test_P6_a_turn_in_another_process_stops_too(site: Site) -> None:
+async def test_P6_a_turn_in_another_process_stops_when_its_session_is_deleted(site: Site) -> None:
     process = subprocess.Popen(  # noqa: ASYNC220 - starting it takes no time
         [sys.executable, "-m", "tests.http.thinking", site.url, namespace_of(site)],
         cwd=Path(__file__).parents[2],
@@ -297,7 +295,7 @@ async def test_P6_a_turn_in_another_process_stops_too(site: Site) -> None:
     heard: list[str] = []
 
     def until(word: str) -> None:
-        """The next line that is one of ours; workers also log."""
+        """Read lines until this word. Workers also write log lines."""
         assert process.stdout is not None
         while word not in heard:
             line = process.stdout.readline()
@@ -318,14 +316,14 @@ async def test_P6_a_turn_in_another_process_stops_too(site: Site) -> None:
         process.stdout.close()
 
 
-async def test_P6_a_tool_that_is_running_writes_nothing_into_a_session_that_is_gone(site: Site) -> None:
-    """A turn that cannot be stopped in time: its commits are refused, and it leaves neither error nor letter."""
+async def test_P6_a_running_tool_writes_nothing_into_a_deleted_session(site: Site) -> None:
+    """The turn cannot be stopped in time. Its commits are refused, and it leaves no error and no dead letter."""
     stuck = anyio.Event()
     begun = anyio.Event()
 
     async def model(request: ModelRequest) -> str:
         begun.set()
-        with anyio.CancelScope(shield=True):  # as a thread would be
+        with anyio.CancelScope(shield=True):  # not cancellable, like a thread
             await stuck.wait()
         return "too late"
 

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, read, changed, listed and deleted."""
+"""Creating, reading, changing, listing and deleting sessions over HTTP."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 STRANGE = ["a/b", "a b", "a:b", "ü/🙂", "%2F", "a?b#c", "{L01}", "'\"\\", "+", "a" * 248]
 
 
-# Beginning one
+# Creating
 
 
-async def test_a_session_is_there_as_soon_as_something_is_posted_in_it(site: Site) -> None:
+async def test_a_session_exists_as_soon_as_a_breadcrumb_is_posted_into_it(site: Site) -> None:
     problem(await site.client.get("/sessions/abc"), 404, "not-found")
     await site.post(schema_name="user.message.v1", tags=["session:abc"], context={"message": "Hello, all!"})
     found = await read(site, "abc")
@@ -44,7 +44,7 @@ async def test_a_session_can_begin_with_a_title_a_user_and_a_state(site: Site) -
     assert said["session_version"] == 2
 
 
-async def test_without_an_id_one_is_made_up(site: Site) -> None:
+async def test_without_an_id_one_is_generated(site: Site) -> None:
     one, two = await begin(site), await begin(site)
     assert one["id"] != two["id"] and one == await read(site, one["id"])
 
@@ -61,7 +61,7 @@ async def test_A2_a_taken_id_is_409_however_it_was_taken(site: Site) -> None:
         assert await held(site) == before
 
 
-async def test_P4_of_twenty_who_make_the_same_session_at_once_one_does(site: Site) -> None:
+async def test_P4_one_of_twenty_concurrent_creations_of_a_session_succeeds(site: Site) -> None:
     statuses: list[int] = []
 
     async def make(number: int) -> None:
@@ -76,7 +76,7 @@ async def test_P4_of_twenty_who_make_the_same_session_at_once_one_does(site: Sit
 
 
 @pytest.mark.parametrize("body", [{}, {"id": "mine"}], ids=["no id", "an id"])
-async def test_P3_the_same_key_gives_the_same_session_again(site: Site, body: dict[str, Any]) -> None:
+async def test_P3_the_same_key_returns_the_same_session(site: Site, body: dict[str, Any]) -> None:
     headers = {"Idempotency-Key": "k"}
     first = await site.client.post("/sessions", json={**body, "title": "T"}, headers=headers)
     again = await site.client.post("/sessions", json={**body, "title": "T"}, headers=headers)
@@ -104,7 +104,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-async def test_what_cannot_be_is_said_and_nothing_is_written(site: Site) -> None:
+async def test_an_invalid_session_is_refused_and_nothing_is_written(site: Site) -> None:
     before = await held(site)
     for body, where in WRONG:
         refused = problem(await site.client.post("/sessions", json=body), 422, "invalid-input")
@@ -112,7 +112,7 @@ async def test_what_cannot_be_is_said_and_nothing_is_written(site: Site) -> None
     assert await held(site) == before
 
 
-async def test_any_name_works_and_none_is_another(site: Site) -> None:
+async def test_any_session_name_works_and_names_are_distinct(site: Site) -> None:
     for name in STRANGE:
         await say(site, name, f"in {name}")
     for place, name in enumerate(STRANGE):
@@ -123,7 +123,7 @@ async def test_any_name_works_and_none_is_another(site: Site) -> None:
         assert (await site.client.patch(path, json={"title": "mine"})).json()["title"] == "mine"
         assert (await site.client.delete(path)).json() == {"ok": True, "deleted": 2}
         assert sorted(await ids(site)) == sorted(STRANGE[place + 1 :])
-    assert (await begin(site, id=".."))["id"] == ".."  # in a path this is the folder above
+    assert (await begin(site, id=".."))["id"] == ".."  # in a path this is the parent folder
 
 
 # Reading
@@ -151,7 +151,7 @@ async def test_counts_and_times_follow_what_happens(site: Site) -> None:
     assert (await read(site, "s"))["version"] == 6
 
 
-async def test_the_last_active_session_is_first_and_shared_state_is_none(site: Site) -> None:
+async def test_the_last_active_session_is_first_and_shared_state_is_not_listed(site: Site) -> None:
     for name in ("one", "two", "three", "one"):
         await say(site, name, f"in {name}")
     await site.post(schema_name="session.state.v1", tags=[f"session:{STATE_HOLDER}app"], context={})
@@ -162,7 +162,7 @@ async def test_the_last_active_session_is_first_and_shared_state_is_none(site: S
 
 
 @pytest.mark.parametrize("limit", [1, 4, 7])
-async def test_P7_the_list_goes_to_the_end(site: Site, limit: int) -> None:
+async def test_P7_the_list_of_sessions_reaches_the_end(site: Site, limit: int) -> None:
     names = [f"s{number}" for number in range(9)]
     for number, name in enumerate(names):
         await begin(site, id=name, user_id=f"u{number % 2}")
@@ -193,7 +193,7 @@ async def test_a_change_merges_the_state_and_replaces_the_title(site: Site) -> N
     assert "title" not in (await site.client.patch("/sessions/s", json={"title": None})).json()
 
 
-async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(keyed: Site) -> None:
+async def test_a_state_value_has_the_protection_of_the_breadcrumb_that_set_it(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
     one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
     fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
@@ -213,7 +213,7 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
         assert (await read(keyed, "s", headers))["state"] == expected
         changed = await keyed.client.patch("/sessions/s", json={"state": {}}, headers=headers)
         assert changed.json()["state"] == expected
-    # The same after an export.
+    # The result is the same after an export and an import.
     lines = [
         export_import.decode(export_import.encode(crumb, []))
         async for crumb in keyed.store.walk(OWNER, Query())
@@ -225,7 +225,7 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
     assert (await read(keyed, "s", two))["state"] == {"open": 1, "opens": 3}
 
 
-async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set_it(keyed: Site) -> None:
+async def test_the_readers_of_a_state_value_follow_changes_of_its_breadcrumb(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
     one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
 
@@ -247,13 +247,13 @@ async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set
     ]
     everything = {"a": 1, "b": 2, "c": 3, "d": 4}
     assert await shown() == [everything] * 3
-    # Whatever else was changed of it before, and what it is now.
+    # Earlier changes and the current schema of the breadcrumb make no difference.
     await change(hidden, schema_name="note.v1", context={"state_delta": {"b": "corrected"}})
     await change(hidden, sensitivity="secret")
     await change(mine, visibility="private")
     await change(opened, sensitivity="secret")
     assert await shown() == [{"a": 1, "c": 3}, {"a": 1}, everything]
-    # Not by the back door either.
+    # A change of the context cannot make it visible either.
     problem(
         await keyed.client.patch(
             opened, json={"context": {"only_credentials_are_secret": True}}, headers=one
@@ -262,11 +262,11 @@ async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set
         "forbidden",
     )
     await change(opened, curator, sensitivity="low")
-    await change(early, sensitivity="secret")  # of what it has set, only `a` is its own still
+    await change(early, sensitivity="secret")  # later breadcrumbs overwrote its values except `a`
     expected = [{"c": 3, "d": 4}, {"d": 4}, everything]
     assert await shown() == expected
     assert (await read(keyed, "s", two))["title"] == "T"
-    # The same in a fork, and after an export.
+    # The result is the same in a fork, and after an export.
     for headers, state in zip((one, two, curator), expected, strict=True):
         forked = await keyed.client.post("/sessions/s/fork", headers=headers)
         assert forked.json()["state"] == state
@@ -277,7 +277,7 @@ async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set
     assert await shown() == expected
 
 
-async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_for(keyed: Site) -> None:
+async def test_only_curators_can_read_a_credential_in_the_state(keyed: Site) -> None:
     curator, plain = await keyed.token(KEY), await keyed.token(KEY, roles=["emitter", "subscriber"])
     credential = {"authType": "apiKey", "apiKey": "hush"}
     await begin(keyed, plain, id="s", state={"first": credential, "step": 1})
@@ -287,7 +287,7 @@ async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_f
         found = await read(keyed, "s", headers)
         assert found["state"] == {"first": shown, "second": shown, "step": 1}
         assert found["active"] is False
-    # As with any other secret breadcrumb.
+    # The routes of breadcrumbs treat it like any other secret breadcrumb.
     asked = {"session_id": "s", "include_context": "true"}
     listed = await keyed.client.get("/breadcrumbs", params=asked, headers=plain)
     assert [crumb["schema_name"] for crumb in listed.json()] == ["session.state.v1", "session.v1"]
@@ -298,21 +298,19 @@ async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_f
             problem(await keyed.client.get(path, headers=plain), 403, "forbidden")
             assert "hush" in (await keyed.client.get(path, headers=curator)).text
     assert "hush" in (await keyed.client.get("/breadcrumbs", params=asked, headers=curator)).text
-    # What holds none is secret to nobody.
+    # A change without credentials is not secret.
     await keyed.client.patch("/sessions/s", json={"state": {"step": 2}}, headers=plain)
     newest, *_ = (await keyed.client.get("/breadcrumbs", params=asked, headers=plain)).json()
     assert newest["context"]["state_delta"] == {"step": 2}
 
 
-async def test_a_session_that_nobody_made_can_get_a_title(site: Site) -> None:
+async def test_a_session_without_a_record_can_get_a_title(site: Site) -> None:
     await say(site, "s", "hi")
     assert (await site.client.patch("/sessions/s", json={"title": "T"})).json()["title"] == "T"
 
 
 @pytest.mark.parametrize("given", ["1", '"1"', 'W/"1"', "3"])
-async def test_P1_a_change_of_another_version_changes_nothing_not_even_half_of_it(
-    site: Site, given: str
-) -> None:
+async def test_P1_a_change_with_a_wrong_version_changes_nothing(site: Site, given: str) -> None:
     await begin(site, id="s", title="old", state={"a": 1})
     await say(site, "s", "hi")
     before = await held(site)
@@ -325,7 +323,7 @@ async def test_P1_a_change_of_another_version_changes_nothing_not_even_half_of_i
     assert done.json() | {"title": "new", "state": {"a": 2}, "active": False, "version": 3} == done.json()
 
 
-async def test_of_many_changes_based_on_one_version_one_is_made(site: Site) -> None:
+async def test_one_of_many_changes_from_the_same_version_succeeds(site: Site) -> None:
     await begin(site, id="s")
     statuses: list[int] = []
 
@@ -343,7 +341,7 @@ async def test_of_many_changes_based_on_one_version_one_is_made(site: Site) -> N
     assert found["version"] == 2 and found["state"] == {"n": int(found["title"])}
 
 
-async def test_many_changes_without_a_version_all_count(site: Site) -> None:
+async def test_changes_without_a_version_all_succeed(site: Site) -> None:
     await begin(site, id="s")
 
     async def change(number: int) -> None:
@@ -363,7 +361,7 @@ NO_CHANGES: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_a_change_that_is_none_is_refused(site: Site) -> None:
+async def test_an_invalid_change_of_a_session_is_refused(site: Site) -> None:
     await begin(site, id="s")
     before = await held(site)
     for body in NO_CHANGES:
@@ -372,7 +370,7 @@ async def test_a_change_that_is_none_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"If-Match": "*"}, {"If-Match": "1"}])
-async def test_what_is_not_there_cannot_be_changed(site: Site, headers: dict[str, str]) -> None:
+async def test_a_missing_session_cannot_be_changed(site: Site, headers: dict[str, str]) -> None:
     before = await held(site)
     problem(await site.client.patch("/sessions/s", json={"title": "T"}, headers=headers), 404, "not-found")
     problem(await site.client.delete("/sessions/s", headers=headers), 404, "not-found")
@@ -401,7 +399,7 @@ async def test_P6_a_deleted_session_is_gone_and_its_name_is_free(site: Site) -> 
     assert again["state"] == {} and "title" not in again and again["counts"]["breadcrumbs"] == 1
 
 
-async def test_P6_a_deletion_that_was_killed_is_finished_by_the_housekeeping(
+async def test_P6_hygiene_completes_an_interrupted_deletion(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -423,7 +421,7 @@ async def test_P6_a_deletion_that_was_killed_is_finished_by_the_housekeeping(
     assert (await say(site, "s", "again"))["session_version"] == 1
 
 
-async def test_a_deletion_can_ask_for_a_version(site: Site) -> None:
+async def test_a_deletion_can_require_a_version(site: Site) -> None:
     await begin(site, id="s")
     await say(site, "s", "hi")
     problem(await site.client.delete("/sessions/s", headers={"If-Match": "1"}), 412, "version-mismatch")
@@ -431,7 +429,7 @@ async def test_a_deletion_can_ask_for_a_version(site: Site) -> None:
     assert (await site.client.delete("/sessions/s", headers={"If-Match": '"2"'})).status_code == 200
 
 
-async def test_a_server_without_a_store_says_503(site: Site) -> None:
+async def test_a_server_without_a_store_returns_503(site: Site) -> None:
     await say(site, "s", "hi")
     await site.store.close()
     for method, path, body in (

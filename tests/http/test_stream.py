@@ -1,4 +1,4 @@
-"""GET /events/stream, over real sockets: filters, resuming, back-pressure, and who may see what."""
+"""GET /events/stream over real sockets: filters, resuming, back-pressure and access."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.events import close_with_reader, reader_of
 
 @dataclass
 class Live:
-    """A server that listens."""
+    """A listening server and its parts."""
 
     url: str
     store: Store
@@ -108,7 +108,7 @@ class Stream:
 
 
 class Everything:
-    """A filter that lets all of an owner's events through."""
+    """A filter that accepts all events of an owner."""
 
     owner_id = DEVELOPER
     token = "everybody"
@@ -184,7 +184,7 @@ async def site(standalone_server: Any) -> AsyncIterator[Live]:
         ({"filters": '{"session_id":"one"}', "session_id": "two"}, []),
     ],
 )
-async def test_every_filter_lets_through_exactly_what_it_says(
+async def test_every_filter_passes_exactly_its_matches(
     site: Live, query: dict[str, Any], wanted: list[str]
 ) -> None:
     async with site.stream(**query) as stream:
@@ -202,11 +202,11 @@ async def test_a_write_is_one_event_with_the_fields_that_rcrt_clients_read(site:
         await site.store.update(DEVELOPER, UUID(id), BreadcrumbUpdate(title="Hello again"))
         created, updated = await stream.take(
             2
-        )  # before the delete: an event shows a body only while it is there
+        )  # before the delete, because an event shows only a stored body
         await site.store.delete(DEVELOPER, UUID(id))
         (deleted,) = await stream.take(1)
         await stream.nothing_for(0.15)
-    assert created["type"] == "breadcrumb.updated"  # what RCRT's clients wait for
+    assert created["type"] == "breadcrumb.updated"  # the type that RCRT's clients expect
     assert created["operation"] == "created"
     assert created["breadcrumb_id"] == id
     assert created["owner_id"] == str(DEVELOPER)
@@ -220,13 +220,13 @@ async def test_a_write_is_one_event_with_the_fields_that_rcrt_clients_read(site:
     assert "context" not in deleted
 
 
-async def test_the_native_form_calls_a_creation_a_creation(standalone_server: Any) -> None:
+async def test_the_native_form_reports_a_creation_as_created(standalone_server: Any) -> None:
     async with live(standalone_server.url, rcrt_events=False) as site, site.stream() as stream:
         await site.post(title="new")
         assert (await stream.next())["type"] == "breadcrumb.created"
 
 
-async def test_an_event_shows_the_version_it_speaks_of_even_if_there_is_a_newer_one(site: Live) -> None:
+async def test_an_event_shows_its_own_version_even_if_a_newer_one_exists(site: Live) -> None:
     async with site.stream() as stream:
         start = stream.last_id
     id = UUID(await site.post("s", title="one"))
@@ -236,8 +236,8 @@ async def test_an_event_shows_the_version_it_speaks_of_even_if_there_is_a_newer_
         assert [event["title"] for event in await stream.take(3)] == ["one", "two", "three"]
 
 
-async def test_resuming_across_all_lanes_loses_nothing_and_repeats_nothing(site: Live) -> None:
-    sessions = [f"s{number}" for number in range(40)]  # they fall into all lanes
+async def test_resuming_across_all_lanes_omits_and_repeats_nothing(site: Live) -> None:
+    sessions = [f"s{number}" for number in range(40)]  # spread over all lanes
     posted: list[str] = []
     seen: list[str] = []
 
@@ -255,7 +255,7 @@ async def test_resuming_across_all_lanes_loses_nothing_and_repeats_nothing(site:
         await write(25)
         async with site.stream(headers={"last-event-id": last_id or ""}) as stream:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(write, 25)  # while it catches up
+                tasks.start_soon(write, 25)  # during the catch-up
                 took = secrets.randbelow(len(posted) - len(seen) + 20) or 1
                 seen += [event["breadcrumb_id"] for event in await stream.take(took)]
             last_id = stream.last_id
@@ -266,7 +266,7 @@ async def test_resuming_across_all_lanes_loses_nothing_and_repeats_nothing(site:
     assert set(seen) == set(posted), "something was lost"
 
 
-async def test_a_client_cut_off_before_its_first_event_can_come_back_to_where_it_began(site: Live) -> None:
+async def test_a_client_disconnected_before_its_first_event_can_resume_from_its_start(site: Live) -> None:
     async with site.stream() as stream:
         start = stream.last_id
     assert start
@@ -275,10 +275,10 @@ async def test_a_client_cut_off_before_its_first_event_can_come_back_to_where_it
         assert (await stream.next())["breadcrumb_id"] == id
 
 
-async def test_a_client_that_comes_back_while_the_only_other_one_leaves_hears_what_follows(
+async def test_a_client_that_resumes_while_the_only_other_leaves_receives_later_events(
     site: Live,
 ) -> None:
-    """The hub reads while somebody listens: who is still being brought up to date is somebody."""
+    """The hub reads while it has clients. A client that is still catching up counts as one."""
     leaving, returning = Subscription(Everything()), Subscription(Everything())
     start = await site.hub.log.end()
     await site.post("s", title="missed")
@@ -295,7 +295,7 @@ async def test_a_client_that_comes_back_while_the_only_other_one_leaves_hears_wh
     assert len(later) == 1
 
 
-async def test_a_position_is_good_on_every_replica(standalone_server: Any) -> None:
+async def test_a_position_is_valid_on_every_replica(standalone_server: Any) -> None:
     namespace = secrets.token_hex(6)
     async with live(standalone_server.url, namespace) as one, live(standalone_server.url, namespace) as two:
         async with one.stream() as stream:
@@ -309,7 +309,7 @@ async def test_a_position_is_good_on_every_replica(standalone_server: Any) -> No
             assert (await stream.next())["breadcrumb_id"] == third
 
 
-async def test_who_comes_back_too_late_is_told_that_events_are_missing(site: Live) -> None:
+async def test_a_client_that_resumes_too_late_receives_a_gap(site: Live) -> None:
     async with site.stream() as stream:
         start = stream.last_id or ""
     await site.post("s", title="gone")
@@ -327,19 +327,17 @@ async def test_who_comes_back_too_late_is_told_that_events_are_missing(site: Liv
             await stream.next(kind="gap", within=0.2)
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_holds_nobody_up(site: Live) -> None:
+async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_others(site: Live) -> None:
     host, port = site.url.removeprefix("http://").split(":")
     lazy = socket.create_connection((host, int(port)))
     lazy.sendall(b"GET /events/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     try:
         async with site.stream() as stream:
-            while site.hub.clients < 2:  # noqa: ASYNC110 - nor has the hub
+            while site.hub.clients < 2:  # noqa: ASYNC110 - the hub has no event for it
                 await anyio.sleep(0.01)
             text = "x" * 200_000
             sent = 0
-            while (
-                site.hub.clients == 2 and sent < 200
-            ):  # until its queue and every buffer on the way are full
+            while site.hub.clients == 2 and sent < 200:  # until its queue and all socket buffers are full
                 await site.post("s", title=str(sent), context={"text": text})
                 assert (await stream.next())["title"] == str(sent)
                 sent += 1
@@ -354,7 +352,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_nobody_up(site: 
         lazy.close()
 
 
-async def test_a_burst_does_not_cut_off_a_client_that_reads(site: Live, standalone_server: Any) -> None:
+async def test_a_burst_does_not_disconnect_a_client_that_reads(site: Live, standalone_server: Any) -> None:
     count, text = 400, "x" * 10_000
 
     async def write() -> None:
@@ -366,7 +364,7 @@ async def test_a_burst_does_not_cut_off_a_client_that_reads(site: Live, standalo
         await store.close()
 
     async with site.stream() as stream:
-        # Nothing else runs meanwhile, so that the hub finds all of it at once.
+        # The event loop is blocked meanwhile, so the hub reads all events at once.
         burst = threading.Thread(target=lambda: asyncio.run(write()))
         burst.start()
         burst.join()
@@ -376,21 +374,21 @@ async def test_a_burst_does_not_cut_off_a_client_that_reads(site: Live, standalo
 
 
 def stream_event(size: int) -> StreamEvent:
-    """An event with a breadcrumb of this many bytes."""
+    """Return an event with a breadcrumb of this many bytes."""
     id = UUID(int=1)
     event = Event("created", DEVELOPER, id, 1, None, [], None, 0, 1)
     crumb = Breadcrumb(id, DEVELOPER, 1, 1, 1, 0, 0, None, None, b"x" * size)
     return StreamEvent(event, crumb, (1,), shows_context=True)
 
 
-async def test_many_small_events_that_nobody_takes_are_too_much_at_last() -> None:
+async def test_many_small_unread_events_disconnect_the_client() -> None:
     subscription, offered = Subscription(Everything()), 0
     while subscription.offer(stream_event(1)):
         offered += 1
     assert subscription.overflowed and 1_000 < offered < 4_000
 
 
-async def test_one_event_may_be_larger_than_what_may_wait() -> None:
+async def test_one_event_can_exceed_the_size_of_the_queue() -> None:
     subscription = Subscription(Everything())
     large, small = (stream_event(size) for size in (MAX_QUEUED_BYTES + 1, 1))
     assert subscription.offer(large)
@@ -400,8 +398,8 @@ async def test_one_event_may_be_larger_than_what_may_wait() -> None:
     assert subscription.dropped
 
 
-async def test_what_cannot_be_read_holds_up_nobody(site: Live) -> None:
-    """An operation that a newer process knows, a body that is damaged, a delta that is none."""
+async def test_an_unreadable_event_delays_no_clients(site: Live) -> None:
+    """Covers an operation of a newer version, a damaged body and an invalid delta."""
     call, keys = site.store.connection.call, site.store.keys
     lane = lane_for(DEVELOPER, "session", "s", site.store.lanes)
     async with site.stream(filters='{"context_match":[{"path":"$.n","op":"gte","value":0}]}') as stream:
@@ -452,13 +450,13 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
         assert site.hub.clients == 1
 
 
-async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_of_the_reader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
 
     accepted: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    with anyio.fail_after(5), pytest.raises(link.LinkLost, match="no answer"):
+    with anyio.fail_after(5), pytest.raises(link.LinkLost, match=r"no reply for 0\.1 s"):
         await link.subscribe(address, b"channel", lambda said: None)
     server.close()
     for writer in accepted:
@@ -466,7 +464,7 @@ async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest
         await writer.wait_closed()
 
 
-async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_of_the_reader_is_kept(site: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
     channel = secrets.token_bytes(8)
 
@@ -484,7 +482,7 @@ async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest
     await asyncio.wait([listening])
 
 
-async def test_there_is_one_reader_however_many_clients(site: Live, standalone_server: Any) -> None:
+async def test_all_clients_share_one_reader(site: Live, standalone_server: Any) -> None:
     async with anyio.create_task_group() as tasks:
         ready = 0
 
@@ -510,8 +508,8 @@ async def test_pings_come_while_nothing_happens(standalone_server: Any) -> None:
         assert (await stream.next(kind="ping"))["ts"].endswith("Z")
 
 
-async def test_the_first_thing_that_a_stream_says_is_where_it_is(site: Live) -> None:
-    """As an event with data: scripts see the id of no other."""
+async def test_a_stream_begins_with_its_position(site: Live) -> None:
+    """The position is sent as an event with data, because scripts see only ids of such events."""
     async with (
         httpx.AsyncClient(base_url=site.url, trust_env=False) as client,
         client.stream("GET", "/events/stream") as response,
@@ -522,7 +520,7 @@ async def test_the_first_thing_that_a_stream_says_is_where_it_is(site: Live) -> 
     assert site.hub.decode_position(DEVELOPER, start) == await site.hub.log.end()
 
 
-async def test_a_quiet_client_moves_on_with_the_pings(standalone_server: Any) -> None:
+async def test_pings_advance_the_position_of_an_idle_client(standalone_server: Any) -> None:
     async with live(standalone_server.url, ping_interval="0.1s") as site:
         async with site.stream(session_id="quiet") as stream:
             for number in range(20):
@@ -542,8 +540,8 @@ async def test_a_quiet_client_moves_on_with_the_pings(standalone_server: Any) ->
                 await stream.next(kind="gap", within=0.3)
 
 
-async def test_no_ping_takes_a_client_back_behind_what_it_has_seen(standalone_server: Any) -> None:
-    """Who was brought up to date may be ahead of what the hub has read."""
+async def test_pings_never_move_the_position_of_a_client_back(standalone_server: Any) -> None:
+    """A client that has caught up can be ahead of the hub."""
     async with live(standalone_server.url, ping_interval="0.05s") as site:
         seen = Subscription(Everything())
         ahead = [site.store.now() + 1_000_000_000] * site.store.lanes
@@ -555,8 +553,8 @@ async def test_no_ping_takes_a_client_back_behind_what_it_has_seen(standalone_se
         assert site.hub.served(seen) == ahead
 
 
-async def test_a_stream_that_cannot_begin_is_refused(tmp_path: Path) -> None:
-    """Not opened and then cut: whoever comes back would do so at once, again and again."""
+async def test_a_stream_that_cannot_start_is_refused(tmp_path: Path) -> None:
+    """If the stream were opened and then closed, clients would reconnect at once, again and again."""
     with EmbeddedServer(tmp_path, appendfsync="always") as server:
         async with live(server.url) as site:
             async with site.stream() as stream:
@@ -572,7 +570,7 @@ async def test_a_stream_that_cannot_begin_is_refused(tmp_path: Path) -> None:
             assert site.hub.clients == 0
 
 
-async def test_the_end_of_the_server_ends_its_streams_at_once(site: Live) -> None:
+async def test_stopping_the_server_ends_its_streams_at_once(site: Live) -> None:
     async with site.stream() as stream:
         site.hub.end_streams()
         with anyio.fail_after(1), pytest.raises(AssertionError, match="ended"):
@@ -601,7 +599,7 @@ async def test_bad_input_is_refused_with_a_problem_and_no_stream(
     assert where in answer.text
 
 
-async def test_saved_selectors_choose_what_an_agent_gets(site: Live) -> None:
+async def test_saved_selectors_filter_the_stream_of_an_agent(site: Live) -> None:
     agent = "00000000-0000-0000-0000-000000000002"
     async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
         saved = await client.post("/subscriptions/selectors", json={"any_tags": ["red"]})
@@ -613,7 +611,7 @@ async def test_saved_selectors_choose_what_an_agent_gets(site: Live) -> None:
             assert (await stream.next())["title"] == "yes"
 
 
-async def test_a_deletion_is_told_where_a_selector_that_needs_no_content_matches(site: Live) -> None:
+async def test_a_deletion_matches_selectors_without_content_conditions(site: Live) -> None:
     agent = "00000000-0000-0000-0000-000000000002"
     async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
         for selector in (
@@ -625,7 +623,7 @@ async def test_a_deletion_is_told_where_a_selector_that_needs_no_content_matches
         red = UUID(await site.post(title="red", tags=["red"]))
         blue = UUID(await site.post(title="blue", tags=["blue"], context={"n": 2}))
         assert {event["title"] for event in await stream.take(2)} == {"red", "blue"}
-        await site.store.delete(DEVELOPER, blue)  # what it held cannot be known any more
+        await site.store.delete(DEVELOPER, blue)  # its context is gone, so the condition cannot be evaluated
         await site.store.delete(DEVELOPER, red)
         deleted = await stream.next()
         assert (deleted["operation"], deleted["breadcrumb_id"]) == ("deleted", str(red))
@@ -645,7 +643,7 @@ async def _token(site: Live, key: str, **wanted: Any) -> str:
     return str(answer.json()["token"])
 
 
-async def test_R8_a_tenant_sees_its_own_events_only_whatever_it_asks_for(guarded: Live) -> None:
+async def test_R8_a_tenant_receives_only_its_own_events_with_any_filter(guarded: Live) -> None:
     token = await _token(guarded, KEY)
     queries: list[dict[str, Any]] = [{}, {"session_id": "shared"}, {"tag": "red"}]
     for query in (*queries, {"filters": f'{{"owner_id":"{OWNER}"}}'}):
@@ -656,7 +654,7 @@ async def test_R8_a_tenant_sees_its_own_events_only_whatever_it_asks_for(guarded
             await stream.nothing_for(0.1)
 
 
-async def test_a_token_for_one_session_sees_that_session_only(guarded: Live) -> None:
+async def test_a_token_for_one_session_receives_only_its_events(guarded: Live) -> None:
     token = await _token(guarded, KEY, session_id="mine")
     async with guarded.stream(access_token=token) as stream:
         start = stream.last_id
@@ -665,11 +663,11 @@ async def test_a_token_for_one_session_sees_that_session_only(guarded: Live) -> 
         assert (await stream.next())["title"] == "mine"
         await stream.nothing_for(0.1)
     async with guarded.stream(access_token=token, last_event_id=start) as stream:
-        assert (await stream.next())["title"] == "mine"  # catching up goes through the same gate
+        assert (await stream.next())["title"] == "mine"  # the catch-up uses the same filter
         await stream.nothing_for(0.1)
 
 
-async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_them(guarded: Live) -> None:
+async def test_streams_hide_private_breadcrumbs_and_secret_contexts(guarded: Live) -> None:
     me = AGENT_A
     mine = await _token(guarded, KEY, agent_id=str(me), roles=["subscriber"])
     others = await _token(guarded, KEY, agent_id=str(AGENT_B), roles=["subscriber"])
@@ -694,7 +692,7 @@ async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_th
     assert all("context" not in event for event in seen["others"] if event["title"] == "secret")
 
 
-async def test_no_filter_tells_what_a_secret_holds(guarded: Live) -> None:
+async def test_filters_do_not_reveal_the_content_of_secrets(guarded: Live) -> None:
     agent = str(AGENT_A)
     reader = await _token(guarded, KEY, agent_id=agent, roles=["subscriber"])
     curator = await _token(guarded, KEY, agent_id=agent, roles=["curator"])
@@ -735,7 +733,7 @@ async def test_a_stream_ends_with_its_token(guarded: Live) -> None:
         assert (await stream.next())["breadcrumb_id"] == missed
 
 
-async def test_without_a_good_token_there_is_no_stream(guarded: Live) -> None:
+async def test_a_stream_needs_a_valid_token(guarded: Live) -> None:
     writer = await _token(guarded, KEY, roles=["emitter"])
     async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:
         for query, status in (({}, 401), ({"token": "forged"}, 401), ({"token": writer}, 403)):
@@ -760,9 +758,7 @@ async def test_a_stream_survives_the_death_of_the_server_behind_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("chance", range(8))
-async def test_whatever_two_tenants_do_in_two_sessions_no_stream_shows_what_is_not_its_own(
-    guarded: Live, chance: int
-) -> None:
+async def test_random_writes_of_two_tenants_never_reach_a_foreign_stream(guarded: Live, chance: int) -> None:
     dice = random.Random(chance)
     tenants = {KEY: OWNER, OTHER_KEY: OTHER}
     tokens = {

@@ -1,4 +1,4 @@
-"""Event streams of one client must not cost the others: conditions, number of streams, positions."""
+"""Limits of event streams, so that one client does not slow down others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.http.test_stream import Live, Stream, _token, live
 
 
 def _deep(number: int) -> str:
-    """A selector with sixteen conditions that look everywhere and find nothing."""
+    """Return a selector with sixteen recursive conditions that match nothing."""
     conditions = [{"path": f"$..x{number}..y{place}", "op": "ne", "value": place} for place in range(16)]
     return orjson.dumps({"context_match": conditions}).decode()
 
@@ -47,7 +47,7 @@ async def test_deep_conditions_of_forty_streams_do_not_delay_the_events_of_other
             await site.post("s", owner=OWNER, title="mine")
             assert (await plain.next(within=10))["title"] == "mine"
             delays.append(time.perf_counter() - began)
-        # 1bd9899: about a second each.
+        # At commit 1bd9899 each delay was about a second.
         assert sorted(delays)[len(delays) // 2] < 0.3, delays
 
 
@@ -69,8 +69,8 @@ async def test_streams_with_and_without_conditions_get_the_same_events_in_order(
             assert first + [event["title"] for event in await resumed.take(30)] == titles
 
 
-async def test_a_client_is_told_of_events_that_its_conditions_cost_too_much_for(site: Live) -> None:
-    """Live and when it comes back. It is not silently left out."""
+async def test_a_client_is_notified_of_events_that_its_conditions_could_not_decide(site: Live) -> None:
+    """This holds live and after a reconnect. Such an event is not omitted silently."""
     async with site.stream(filters=_deep(0)) as stream:
         start = stream.last_id
         id = await site.post("s", title="big", context=BIG)
@@ -84,7 +84,7 @@ async def test_a_client_is_told_of_events_that_its_conditions_cost_too_much_for(
         assert (await stream.next())["breadcrumb_id"] == small
 
 
-async def test_streams_whose_conditions_cannot_keep_up_are_cut_and_can_come_back(
+async def test_streams_with_slow_conditions_are_disconnected_and_can_resume(
     standalone_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(condition_queues, "_MAX_PENDING_EVENTS", 5)
@@ -94,7 +94,7 @@ async def test_streams_whose_conditions_cannot_keep_up_are_cut_and_can_come_back
             await site.post("s", title="0", context={"n": 0})
             assert (await stream.next())["title"] == "0"
             position = stream.last_id
-            async with site.hub._pacer._turn:  # as if others were being evaluated
+            async with site.hub._pacer._turn:  # as during the evaluation of other clients
                 for number in range(1, 20):
                     await site.post("s", title=str(number), context={"n": number})
                 with pytest.raises((AssertionError, httpx.RemoteProtocolError)):
@@ -219,7 +219,7 @@ async def test_a_token_for_a_new_session_sees_no_events_of_an_earlier_session_of
             assert (await stream.next())["title"] == "next"
 
 
-async def test_by_default_a_token_has_32_streams_and_local_programs_have_thousands(
+async def test_the_default_limit_is_32_streams_per_token_and_thousands_for_local_programs(
     standalone_server: Any,
 ) -> None:
     async with live(standalone_server.url, api_keys=KEYS) as site, AsyncExitStack() as stack:
@@ -242,8 +242,8 @@ async def test_a_stream_takes_a_limited_number_of_saved_selectors(site: Live) ->
         assert refused.status_code == 422 and "100" in refused.text
 
 
-async def test_positions_do_not_show_what_other_tenants_do(standalone_server: Any) -> None:
-    """Two ids of a quiet stream are as different with activity of others as without, and neither holds a time."""
+async def test_positions_do_not_reveal_the_activity_of_other_tenants(standalone_server: Any) -> None:
+    """Two ids of a quiet stream differ equally with and without activity of others. Neither contains a time."""
     async with live(standalone_server.url, api_keys=KEYS, ping_interval="0.05s") as site:
         token = await _token(site, KEY)
         async with site.stream(token=token, session_id="quiet") as stream:
@@ -279,7 +279,7 @@ async def test_a_position_of_another_tenant_is_refused(standalone_server: Any) -
 
 
 async def test_a_position_of_an_older_version_is_answered_with_a_gap(site: Live) -> None:
-    """Clients that were connected during an upgrade list again what they need, and miss nothing silently."""
+    """Clients that were connected during an upgrade reload their data, so they miss nothing silently."""
     times = await site.hub.log.end()
     old = base64.urlsafe_b64encode(b"".join(at.to_bytes(7) for at in times)).decode().rstrip("=")
     await site.post("s", title="missed")

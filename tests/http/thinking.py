@@ -1,6 +1,6 @@
-"""Workers in a process of their own whose model thinks for a long time: `python -m tests.http.thinking URL NAMESPACE`.
+"""Run workers with a slow model in their own process: `python -m tests.http.thinking URL NAMESPACE`.
 
-It says on standard output when the model begins, and when somebody stops it.
+The process prints a line when the model begins and when it is cancelled.
 """
 
 from __future__ import annotations

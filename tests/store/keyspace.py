@@ -1,4 +1,4 @@
-"""What a store's server really holds: every key with its value, and every event."""
+"""The raw contents of a store's server: every key with its value, and every event."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lane_of(key: bytes) -> int:
 
 
 def kind_of(key: bytes) -> str:
-    """The one byte that says what a key holds, or `meta`."""
+    """The byte with the kind of a key, or `meta`."""
     match = _LANE.match(key)
     return match[2].decode() if match else "meta"
 

@@ -1,4 +1,4 @@
-"""What only a cluster can do to a store: lanes that move, nodes that die."""
+"""Tests that need a cluster: lanes that move, nodes that die."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def opened(cluster: Cluster, **options: Any) -> AsyncIterator[Store]:
 
 
 def first_owner(slot: int) -> int:
-    """Which of the three primaries serves a slot in a fresh cluster."""
+    """Return the primary that serves a slot in a new cluster."""
     return next(n for n in range(PRIMARIES) if slot < SLOTS * (n + 1) // PRIMARIES)
 
 
@@ -53,7 +53,7 @@ def session_on(store: Store, primary: int) -> str:
 
 
 async def until_it_works(action: Callable[[], Awaitable[_T]], *, within: float = 15.0) -> _T:
-    """What a caller does: try again after StoreUnavailable. Nothing else is forgiven."""
+    """Retry after `StoreUnavailable`, as a caller does. Other errors are raised."""
     deadline = time.monotonic() + within
     while True:
         try:
@@ -80,7 +80,7 @@ async def test_all_keys_of_a_lane_are_in_one_slot(cluster_server: Cluster) -> No
 
 
 @pytest.mark.parametrize("other_node", [True, False])
-async def test_a_store_opens_wherever_its_meta_key_lies(cluster_server: Cluster, other_node: bool) -> None:
+async def test_a_store_opens_with_its_meta_key_on_any_node(cluster_server: Cluster, other_node: bool) -> None:
     cluster_server.flush()
 
     def apart(namespace: str) -> bool:
@@ -209,7 +209,7 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
         assert len(created) > 5 and updates > 5 and len(deleted) > 1
 
 
-async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
+async def test_a_lane_with_an_unfinished_migration_is_unavailable_and_writes_nothing(
     cluster_server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.backend.cluster._RETRY_SECONDS", 0.2)
@@ -240,7 +240,7 @@ async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
             assert ALICE.bytes + lone.id.bytes not in after[store.keys.expiries(lane)][1]
             assert len(before) > len(after)
 
-            # The index goes ahead of what it lists.
+            # Move the index before the bodies that it lists.
             mover.move(source, target, store.keys.by_session(lane, ALICE, session, MESSAGE))
             assert len(await store.recent(ALICE, session, MESSAGE)) == 5
             assert len(await everything(store, ALICE, Query(session_id=session))) == 6
@@ -256,7 +256,7 @@ async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
         assert [event.kind for event in await events(store)] == ["c", "u", *"cccccc", "d", "c"]
 
 
-async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
+async def test_the_store_recovers_after_a_primary_is_killed() -> None:
     """The one that is killed is also the one whose address the store was given."""
     with Cluster() as cluster:
         async with opened(cluster) as store:
@@ -268,7 +268,7 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
                 for place in (session, f"elsewhere {number}")
             ]
             changed = await store.create(ALICE, crumb("changed", schema=ANSWER, session=session))
-            await asyncio.sleep(0.5)  # for the replica: a failover may cost what was written last
+            await asyncio.sleep(0.5)  # wait for the replica: a failover can lose the last writes
 
             keys: list[str] = []
             running = True
@@ -322,7 +322,7 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
             assert (await store.update(ALICE, changed.id, change(title="after"))).version == 2
             found = await everything(store, ALICE, Query())
             assert {item.id for item in found} >= set(before)
-            # What was acknowledged in the last moments may be lost with the node, but nothing is there twice.
+            # The last acknowledged writes can be lost with the node, but none is stored twice.
             retried = {}
             for key in keys:
                 new = crumb("during", session=session, context={"n": int(key.partition("/")[2])})

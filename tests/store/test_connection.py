@@ -1,4 +1,4 @@
-"""Addresses, and what the server's complaints become."""
+"""Addresses of servers, and the mapping of server errors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.servers import Cluster, Server
         ("unix:///c.sock?db=4", Address(path="/c.sock", database=4)),
     ],
 )
-def test_addresses_are_read_as_redis_py_does(url: str, address: Address) -> None:
+def test_addresses_are_parsed_like_redis_py(url: str, address: Address) -> None:
     found = parse_address(url)
     assert (found.path or found.host, found.port) == (address.path or address.host, address.port)
     assert (found.username, found.password) == (address.username, address.password)
     assert found.database == address.database and found.tls is None
 
 
-def test_rediss_means_tls_that_checks_who_answers() -> None:
+def test_rediss_uses_tls_with_certificate_checks() -> None:
     tls = parse_address("rediss://h:6380").tls
     assert tls is not None and tls.verify_mode is ssl.CERT_REQUIRED and tls.check_hostname
     unchecked = parse_address("rediss://h?ssl_cert_reqs=none").tls
@@ -45,12 +45,12 @@ def test_rediss_means_tls_that_checks_who_answers() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://h", "redis://h:port"])
-def test_what_is_no_address_is_refused_with_examples(url: str) -> None:
+def test_an_invalid_address_is_refused_with_examples(url: str) -> None:
     with pytest.raises(StartupError, match="redis://host:6379"):
         parse_address(url)
 
 
-def test_no_password_is_shown_in_a_complaint() -> None:
+def test_error_messages_contain_no_password() -> None:
     with pytest.raises(StartupError) as refused:
         parse_address("http://:hush@h")
     assert "hush" not in str(refused.value)
@@ -70,26 +70,26 @@ def test_no_password_is_shown_in_a_complaint() -> None:
         (ReplyError("WRONGTYPE Operation against a key holding the wrong kind of value"), StoreError),
     ],
 )
-def test_complaints_of_the_server_have_a_place_in_the_tree(
+def test_errors_of_the_server_map_to_the_error_tree(
     error: LinkLost | ReplyError, kind: type[StoreError]
 ) -> None:
     assert type(to_store_error(error)) is kind
 
 
 @pytest.mark.parametrize("name", ["create", "update", "delete", "import", "read", "recent"])
-def test_every_script_says_what_it_takes_and_gives(name: str) -> None:
+def test_every_script_documents_its_keys_arguments_and_replies(name: str) -> None:
     source = Script(name).source.decode()
     assert source.startswith("#!lua")
     for part in ("KEYS", "ARGV", "Reply"):
         assert f"\n{part} " in source
 
 
-def test_only_a_script_that_writes_nothing_calls_itself_read_only() -> None:
+def test_only_scripts_without_writes_are_marked_read_only() -> None:
     scripts = [Script(name) for name in ("create", "update", "delete", "import", "read", "recent")]
     assert [script.name for script in scripts if script.read_only] == ["recent"]
 
 
-async def test_a_wrong_password_is_reported_as_such_and_not_shown() -> None:
+async def test_a_wrong_password_is_reported_without_showing_it() -> None:
     with Server(password="right") as server:
         with pytest.raises(StoreUnavailable, match="WRONGPASS") as refused:
             await Store.open(server.url.replace("right", "hush"))
@@ -102,7 +102,7 @@ async def test_a_wrong_password_is_reported_as_such_and_not_shown() -> None:
         await connection.close()
 
 
-async def test_a_password_that_changes_makes_the_store_unavailable_not_broken() -> None:
+async def test_a_changed_password_makes_the_store_unavailable() -> None:
     with Server(password="first") as server:
         store = await Store.open(server.url)
         server.command("CONFIG", "SET", "requirepass", "second")
@@ -117,18 +117,18 @@ async def test_a_password_that_changes_makes_the_store_unavailable_not_broken() 
         await store.close()
 
 
-async def test_a_single_server_is_no_cluster(standalone_server: Server) -> None:
+async def test_a_standalone_server_is_refused_as_a_cluster(standalone_server: Server) -> None:
     with pytest.raises(StoreUnavailable, match="cluster support disabled"):
         await Store.open(standalone_server.url.replace("redis://", "redis+cluster://"))
 
 
-async def test_a_cluster_that_is_not_there_is_reported_with_its_address() -> None:
+async def test_an_unreachable_cluster_is_reported_with_its_address() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as refused:
         await Store.open("redis+cluster://:hush@127.0.0.1:1")
     assert "hush" not in str(refused.value)
 
 
-async def test_a_cluster_connection_fails_as_one_and_not_as_a_group(cluster_server: Cluster) -> None:
+async def test_a_cluster_connection_raises_one_error_and_not_a_group(cluster_server: Cluster) -> None:
     cluster_server.flush()
     store = await Store.open(cluster_server.url)
     with pytest.raises(StoreError, match="wrong number of arguments"):
@@ -153,7 +153,7 @@ async def test_listeners_and_readers_raise_the_errors_of_the_store(standalone_se
     await link.close()
 
 
-async def test_a_channel_that_a_user_may_not_hear_is_refused() -> None:
+async def test_a_channel_without_permission_is_refused() -> None:
     with Server() as server:
         server.command("ACL", "SETUSER", "crumb", "on", ">password", "~*", "resetchannels", "+@all")
         address = Address(server.host, server.port, username="crumb", password="password")
@@ -176,7 +176,9 @@ async def test_readers_of_a_cluster_raise_the_errors_of_the_store(cluster_server
     await store.close()
 
 
-async def test_one_lane_is_named_for_each_server(standalone_server: Server, cluster_server: Cluster) -> None:
+async def test_node_lanes_contain_one_lane_per_server(
+    standalone_server: Server, cluster_server: Cluster
+) -> None:
     cluster_server.flush()
     store = await Store.open(cluster_server.url)
     lanes = store.connection.node_lanes()

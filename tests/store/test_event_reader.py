@@ -1,4 +1,4 @@
-"""Following events: everybody gets each event once and in order, whoever else follows, and however fast."""
+"""The event reader: each follower receives each event once and in order, independent of the others."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def joined(*parts: dict[int, list[int]]) -> dict[int, list[int]]:
     return {lane: [at for part in parts for at in part.get(lane, [])] for lane in lanes}
 
 
-async def test_each_follower_gets_every_event_once_from_where_it_began(store: Store) -> None:
+async def test_each_follower_receives_every_event_once_from_its_position(store: Store) -> None:
     before = await write(store, 20)
     old, new = Listener(store), Listener(store)
     end = await reader_of(store).log.end()
@@ -94,8 +94,8 @@ async def test_each_follower_gets_every_event_once_from_where_it_began(store: St
         await listener.end()
 
 
-async def test_who_may_take_events_at_once_gets_each_once_and_in_order_in_either_way(store: Store) -> None:
-    """It takes some, leaves some, and fails at some: the order stays, and nobody else misses anything."""
+async def test_events_arrive_once_and_in_order_with_both_delivery_methods(store: Store) -> None:
+    """The follower takes some events, leaves some and fails at some. Order and other followers are not affected."""
     at_once = 0
     dice = random.Random(1)
 
@@ -141,10 +141,10 @@ async def test_all_followers_share_one_reader(store: Store) -> None:
     async def nobody_reads() -> bool:
         return b"cmd=xread" not in await store.connection.call(0, b"CLIENT", b"LIST")
 
-    await eventually(nobody_reads, "somebody reads, though nobody follows", SOON)
+    await eventually(nobody_reads, "a read continues without followers", SOON)
 
 
-async def test_a_lane_that_is_followed_while_the_reader_waits_for_others_is_heard_at_once(
+async def test_a_lane_added_while_the_reader_waits_is_read_at_once(
     store: Store,
 ) -> None:
     written = await write(store, 30)
@@ -157,7 +157,7 @@ async def test_a_lane_that_is_followed_while_the_reader_waits_for_others_is_hear
     await listener.end()
 
 
-async def test_who_begins_again_gets_again_what_came_after_that(store: Store) -> None:
+async def test_a_follower_that_starts_again_receives_the_later_events_again(store: Store) -> None:
     listener, other = Listener(store), Listener(store)
     other.follower.follow(0, 0, "")
     for lane in range(store.lanes):
@@ -173,7 +173,7 @@ async def test_who_begins_again_gets_again_what_came_after_that(store: Store) ->
         await one.end()
 
 
-async def test_a_follower_that_takes_nothing_reads_by_itself_later_and_holds_nobody_up(
+async def test_a_slow_follower_reads_separately_and_delays_no_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_MAX_BUFFERED_EVENTS", 5)
@@ -206,7 +206,7 @@ async def test_a_follower_that_takes_nothing_reads_by_itself_later_and_holds_nob
     await quick.end()
 
 
-async def test_coming_and_going_at_random_leaves_nothing_out_and_repeats_nothing(store: Store) -> None:
+async def test_random_joins_and_leaves_omit_and_repeat_nothing(store: Store) -> None:
     chance = random.Random(11)
     listeners = [Listener(store) for _ in range(3)]
     written: dict[int, list[int]] = {lane: [] for lane in range(store.lanes)}
@@ -233,7 +233,7 @@ async def test_coming_and_going_at_random_leaves_nothing_out_and_repeats_nothing
         await listener.end()
 
 
-async def test_a_server_that_comes_back_is_followed_from_where_it_was_left(tmp_path: Path) -> None:
+async def test_reading_resumes_at_the_last_position_after_a_server_restart(tmp_path: Path) -> None:
     with Server(appendonly_dir=tmp_path) as server:
         async with opened(server.url, lanes=4) as store:
             listener = Listener(store)

@@ -1,4 +1,4 @@
-"""Housekeeping: what it removes, and what it must not."""
+"""Hygiene: data that it removes, and data that it must keep."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _events(store: Store) -> int:
     return int(await store.connection.call(0, b"XLEN", store.keys.events(0)))
 
 
-async def test_events_older_than_the_window_go_and_readers_can_tell(store: Store) -> None:
+async def test_events_older_than_the_window_are_removed_and_readers_detect_it(store: Store) -> None:
     await _post(store, 3)
     last = (await log_of(store).end())[0]
     assert await _sweep(store) == 3
@@ -50,7 +50,7 @@ async def test_events_older_than_the_window_go_and_readers_can_tell(store: Store
     assert await log_of(store).beginning() == [last]
 
 
-async def test_events_that_a_kind_of_worker_has_not_done_stay_whatever_the_window_says(store: Store) -> None:
+async def test_unacknowledged_events_are_kept_beyond_the_window(store: Store) -> None:
     leases = Leases(store, "contexts", "me", seconds=5)
     await leases.register()
     await _post(store, 5)
@@ -64,7 +64,7 @@ async def test_events_that_a_kind_of_worker_has_not_done_stay_whatever_the_windo
     assert await _events(store) == 2
 
 
-async def test_a_guest_keeps_events_only_while_it_lives(store: Store) -> None:
+async def test_a_guest_keeps_events_only_while_it_is_alive(store: Store) -> None:
     guest = Leases(store, "agents/mine", "me", seconds=5)
     await guest.register()
     await store.connection.call(0, b"ZADD", store.keys.workers("agents/mine"), store.now() + 60_000_000, "me")

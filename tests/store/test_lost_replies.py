@@ -1,4 +1,4 @@
-"""Writes whose answer is lost on the way: carried out, but nobody knows. Each still happens exactly once."""
+"""Writes with a lost reply: the server ran them, but the caller got an error. Each happens exactly once."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_create_happens_once(line: Line, store: Store, key: str | None, 
     assert await happened(store, written.id) == [("c", 1)]
 
 
-async def test_a_create_that_fails_for_good_can_be_sent_again_with_its_key(line: Line, store: Store) -> None:
+async def test_a_failed_create_can_be_repeated_with_its_key(line: Line, store: Store) -> None:
     line.cut_after(b"MARK", times=2)
     with pytest.raises(StoreUnavailable):
         await store.create(ALICE, crumb("MARK"), idempotency_key="k")
@@ -148,7 +148,7 @@ async def test_an_update_happens_once(line: Line, store: Store, expected: int | 
 
 
 @pytest.mark.parametrize("expected", [1, None])
-async def test_an_update_happens_once_also_where_somebody_else_wrote_on_top_of_it(
+async def test_an_update_happens_once_if_another_writer_follows(
     line: Line, store: Store, bystander: Store, expected: int | None
 ) -> None:
     id = (await store.create(ALICE, crumb("one"))).id
@@ -164,7 +164,7 @@ async def test_an_update_happens_once_also_where_somebody_else_wrote_on_top_of_i
     assert [v.title for v in await store.history(ALICE, id)] == ["four", "three", "MARK", "one"]
 
 
-async def test_an_update_that_was_not_carried_out_is_not_taken_for_anothers(
+async def test_an_update_that_did_not_run_is_not_mistaken_for_another(
     line: Line, store: Store, bystander: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = (await store.create(ALICE, crumb("one"))).id
@@ -189,7 +189,7 @@ async def test_an_update_that_was_not_carried_out_is_not_taken_for_anothers(
         await store.update(ALICE, id, change(title="mine"), by=AGENT, expected_version=3)
 
 
-async def test_a_delete_happens_once_and_is_no_error(line: Line, store: Store) -> None:
+async def test_a_delete_happens_once_without_an_error(line: Line, store: Store) -> None:
     id = (await store.create(ALICE, crumb("MARK", session="s"))).id
     line.cut_after(b"session:s")
     await store.delete(ALICE, id)
@@ -199,7 +199,7 @@ async def test_a_delete_happens_once_and_is_no_error(line: Line, store: Store) -
         await store.delete(ALICE, id)
 
 
-async def test_reads_are_tried_again(line: Line, store: Store) -> None:
+async def test_reads_are_retried(line: Line, store: Store) -> None:
     id = (await store.create(ALICE, crumb("MARK", session="s"))).id
     for read in (
         lambda: store.get(ALICE, id),
@@ -212,7 +212,7 @@ async def test_reads_are_tried_again(line: Line, store: Store) -> None:
         assert line.cuts == cuts + 1
 
 
-async def test_an_import_whose_answer_was_lost_says_so_and_is_there_once(line: Line, store: Store) -> None:
+async def test_an_import_with_a_lost_reply_reports_it_and_is_stored_once(line: Line, store: Store) -> None:
     item = foreign("MARK", session="s")
     line.cut_after(b"MARK")
     with pytest.raises(StoreUnavailable):

@@ -9,7 +9,7 @@ from tests.store.contract.base import ALICE, change, crumb
 from tests.store.opening import opener_of
 
 
-async def test_of_hundreds_who_change_one_breadcrumb_at_once_none_is_turned_away(
+async def test_hundreds_of_concurrent_updates_of_one_breadcrumb_all_succeed(
     embedded_server: EmbeddedServer,
 ) -> None:
     with Redis.from_url(embedded_server.url) as client:

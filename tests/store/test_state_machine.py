@@ -63,7 +63,7 @@ queries = st.builds(
 
 @dataclass
 class Known:
-    """What the model knows of one breadcrumb."""
+    """The model's copy of one breadcrumb."""
 
     owner: UUID
     versions: list[dict[str, Any]]
@@ -446,7 +446,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (found.version, found.created, found.updated) == (known.version, known.created, known.updated)
 
 
-def test_the_store_does_what_a_plain_model_does(embedded_server: EmbeddedServer) -> None:
+def test_the_store_behaves_like_a_simple_model(embedded_server: EmbeddedServer) -> None:
     class Machine(StoreMachine):
         url = embedded_server.url
 

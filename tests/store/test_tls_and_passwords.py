@@ -28,7 +28,7 @@ QUOTED = "p%40ss%20word%2Fwith%3Asigns"
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that only those trust who are told to."""
+    """A self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "breadcrumbs test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -92,7 +92,7 @@ async def test_tls_and_a_password_with_special_characters_work(tmp_path: Path) -
             await store.close()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     with Server() as server:
         async with tls_in_front_of(server.port, certificate, key) as port:
@@ -101,7 +101,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("credentials", ["", ":wrong@", "nobody:wrong@"])
-async def test_a_wrong_password_is_said_and_never_shown(credentials: str) -> None:
+async def test_a_wrong_password_is_reported_and_never_shown(credentials: str) -> None:
     with Server(password=PASSWORD) as server:
         with pytest.raises(StoreUnavailable) as failure:
             await Store.open(f"redis://{credentials}127.0.0.1:{server.port}/0")

@@ -1,4 +1,4 @@
-"""What a process has written itself it reads from memory, and never anything but what is there."""
+"""The write cache: a process reads its own writes from memory, but only while they exist in the store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ async def read(store: Store, id: UUID, version: int = 1) -> tuple[Breadcrumb | N
     return await store.read_batch(one, newest)
 
 
-async def test_it_is_what_anybody_else_reads_and_is_not_carried_back(embedded_server: EmbeddedServer) -> None:
+async def test_a_cached_version_equals_the_stored_one_and_is_not_read_again(
+    embedded_server: EmbeddedServer,
+) -> None:
     async with two_processes(embedded_server) as (mine, theirs):
         written = await mine.create(OWNER, note("a", sensitivity="pii"), by=AGENT)
         mine.connection, theirs.connection = Counting(mine.connection), Counting(theirs.connection)
@@ -66,7 +68,7 @@ async def test_it_is_what_anybody_else_reads_and_is_not_carried_back(embedded_se
         assert mine.connection.bytes < 1_000 < theirs.connection.bytes
 
 
-async def test_what_somebody_else_has_written_since_is_read(embedded_server: EmbeddedServer) -> None:
+async def test_a_newer_version_of_another_writer_is_read(embedded_server: EmbeddedServer) -> None:
     async with two_processes(embedded_server) as (mine, theirs):
         written = await mine.create(OWNER, note("a"))
         await theirs.update(OWNER, written.id, BreadcrumbUpdate(context={"text": "b"}))
@@ -76,7 +78,7 @@ async def test_what_somebody_else_has_written_since_is_read(embedded_server: Emb
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_was_deleted_is_gone_also_if_another_one_has_its_id_and_version(
+async def test_a_deleted_version_is_gone_even_if_its_id_and_version_exist_again(
     embedded_server: EmbeddedServer, again: bool
 ) -> None:
     async with two_processes(embedded_server) as (mine, theirs):
@@ -92,7 +94,7 @@ async def test_what_was_deleted_is_gone_also_if_another_one_has_its_id_and_versi
             assert found is not None and found.context["text"] == "b"
 
 
-async def test_what_has_expired_is_gone(
+async def test_an_expired_version_is_not_returned_from_the_cache(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_processes(embedded_server) as (mine, _):
@@ -102,14 +104,14 @@ async def test_what_has_expired_is_gone(
         monkeypatch.setattr(mine.clock, "now", lambda: now + 101_000_000)
         assert await read(mine, brief.id) == (None, None)
         assert None not in await read(mine, lasting.id)
-        # The streams ask nobody, so they are given only what lasts.
+        # Streams do not ask the server, so they get only permanent versions from the cache.
         assert mine.write_cache.get_permanent(OWNER, brief.id, 1, brief.created) is None
         assert mine.write_cache.get_permanent(OWNER, lasting.id, 1, lasting.created) is not None
         assert mine.write_cache.get_permanent(OWNER, lasting.id, 1, lasting.created + 1) is None
         assert mine.write_cache.get_permanent(OWNER, lasting.id, 2, lasting.created) is None
 
 
-async def test_only_the_last_few_are_kept_and_nothing_large(
+async def test_the_cache_keeps_only_recent_and_small_versions(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_cache, "_MAX_ENTRIES", 3)

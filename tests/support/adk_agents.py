@@ -1,4 +1,4 @@
-"""Agents that live on an ADK server, at work: the runner, what is said to them, and what a server may do."""
+"""Helpers for agents on an ADK server: a runner, messages, and the behaviour of the server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def records(chat: Chat, session: str) -> list[Breadcrumb]:
 
 
 def history(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Who said what, of events in either direction."""
+    """Return author and text of events in either direction."""
     return [
         (event["author"], part["text"])
         for event in events

@@ -26,7 +26,7 @@ START_LIMIT = 100.0
 
 
 class AdkApiServer:
-    """`adk api_server` with its sessions in memory: whoever kills it makes it forget everything."""
+    """`adk api_server` with its sessions in memory. Killing it loses them."""
 
     def __init__(self, log: Path) -> None:
         self.port = free_port()
@@ -176,7 +176,7 @@ class _Server(ThreadingHTTPServer):
 
 @dataclass
 class FakeAdk:
-    """An ADK server that does as it is told; what a test does not replace behaves well."""
+    """A configurable ADK server. Routes that a test does not replace behave correctly."""
 
     behaviours: dict[str, Behaviour] = field(default_factory=dict)
     """By the end of the path: list-apps, sessions, run_sse, run; and delete, patch."""

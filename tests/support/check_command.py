@@ -23,8 +23,7 @@ QUICK_TESTS: Final = (
     "tests/http/test_isolation.py",
     "tests/contexts/test_isolation.py",
     "tests/turns/test_one_turn.py",
-    "tests/turns/test_kills.py::"
-    "test_P2_P13_workers_killed_at_named_points_and_at_random_lose_double_and_mix_up_nothing",
+    "tests/turns/test_kills.py::test_P2_P13_killed_workers_lose_duplicate_and_mix_up_nothing",
     "tests/acceptance/test_store_survives_sigkill.py",
 )
 """The essentials: the store's contract, HTTP basics, isolation, one turn, kills. About 100 s of CPU time."""

@@ -1,7 +1,7 @@
-"""A whole chat in one process: store, context builder and agent runner, with a model that the test brings.
+"""A whole chat in one process: store, context builder and agent runner, with a model of the test.
 
-`Chat` is the people in it: they say things and read what is answered. `working` runs real workers in this
-process. `compose` only puts the two handlers together, for tests that turn the crank themselves.
+`Chat` posts messages and reads answers. `working` runs real workers in this process. `compose` only connects the two
+handlers, for tests that run each step themselves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def function_agent(function: Callable[[Call], Awaitable[Any]]) -> ActiveAgent:
 
 
 def spoken(request: ModelRequest) -> list[tuple[str, str]]:
-    """What a model was shown, without the system prompt."""
+    """Return the messages of a model call without the system prompt."""
     return [(message.role, message.content) for message in request.messages if message.role != "system"]
 
 
@@ -107,7 +107,7 @@ class PacedModel:
             self._allowed.setdefault(text, anyio.Event()).set()
 
     async def begun(self, text: str) -> None:
-        """Wait until it was asked about this message."""
+        """Wait until the model was called for this message."""
         with anyio.fail_after(LIMIT):
             await self._begun.setdefault(text, anyio.Event()).wait()
 
@@ -269,7 +269,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], complaint: str, l
 
 @asynccontextmanager
 async def opened(url: str, *, lanes: int = 4, namespace: str | None = None) -> AsyncIterator[Store]:
-    """A store that nobody else uses, unless its namespace is given on."""
+    """A separate store. Another process can join with its namespace."""
     store = await Store.open(url, lanes=lanes, namespace=namespace or f"t{token_hex(6)}")
     try:
         yield store

@@ -81,7 +81,7 @@ class FakeConnection:
 
 
 class FakeBlockingLink:
-    """A client of its own, so that a waiting reader holds nobody up."""
+    """Use a separate client, so that a blocking read does not delay others."""
 
     def __init__(self, server: FakeServer) -> None:
         self._client = _client(server)
@@ -116,6 +116,6 @@ def _sha(source: bytes) -> str:
 
 
 def _reply_error(error: ResponseError) -> ReplyError:
-    # redis-py moves the code of the errors that it knows out of the text.
+    # redis-py removes the code of known errors from the text.
     code = getattr(error, "status_code", None)
     return ReplyError(f"{code} {error}" if code else str(error))

@@ -41,7 +41,7 @@ class Fleet:
     post: Post
     said: dict[str, list[Breadcrumb]] = field(default_factory=dict)
     deaths: list[int] = field(default_factory=list)
-    """When, by the server's clock."""
+    """Time by the server's clock."""
     patience: float = PATIENCE
 
     async def start(self, kind: Kind, trap: Trap | None = None) -> Running:
@@ -143,7 +143,7 @@ class Fleet:
         return "not answered\n" + "\n".join(found)
 
     async def settled(self) -> None:
-        """Wait until everybody is done with everything, so that nobody would answer once more."""
+        """Wait until all events are acknowledged, so that no further answer can follow."""
 
         async def look() -> bool:
             low = await self._of_lanes(self.store.keys.low, b"GET")
@@ -181,7 +181,7 @@ class Fleet:
             assert await chat.dead_letters(kind) == []
 
     async def spans(self) -> list[tuple[int, int]]:
-        """When each message was posted, and when it was answered."""
+        """Return the times of each message and its answer."""
         spans = []
         for session, messages in self.said.items():
             answers = (await self.store.recent(ALICE, session, RESPONSE, 1_000))[::-1]
@@ -198,7 +198,7 @@ class Fleet:
         )
 
     async def waits(self) -> list[float]:
-        """How long messages have waited for their answers."""
+        """Return the delays between messages and answers."""
         return sorted((end - begin) / 1e6 for begin, end in await self.spans())
 
 

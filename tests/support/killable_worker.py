@@ -1,12 +1,11 @@
-"""Worker processes that die, or freeze, at the point they were told to.
+"""Worker processes that die or freeze at a given point.
 
-`Nursery` starts a process that has imported everything and forks a worker for each command, because a test
-that kills hundreds of them would otherwise spend its time importing. The workers are those of the commands
-`crumb build-contexts` and `crumb run-agents`; only their model takes no time, and says what it saw. Commands
-are lines of JSON: start a worker that sends itself a signal when it comes to a point, or send a signal to one
-that lives (only the nursery knows for sure that it does).
+`Nursery` starts a process that has imported everything and forks a worker for each command. Importing again for each
+of hundreds of killed workers would take too long. The workers are those of `crumb build-contexts` and
+`crumb run-agents`, with a model that answers at once with its prompt. Commands are lines of JSON. They start a worker
+that sends itself a signal at a given point, or send a signal to a live worker.
 
-Everything dies with the process that started it: the nursery with the test, the workers with the nursery.
+The nursery ends with the test, and the workers end with the nursery.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ MARK = re.compile(r"<(s\d+)/(\d+)>")
 
 
 def answer(request: ModelRequest) -> str:
-    """What was asked last, and whose words were in the prompt."""
+    """Return the last question and the speakers in the prompt."""
     seen = sorted({session for message in request.messages for session, _ in MARK.findall(message.content)})
     return f"re {request.messages[-1].content} saw {' '.join(seen)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """Where a worker ends, or freezes."""
+    """Points at which a worker dies or freezes."""
 
     point: str = ""
     after: float = 0.0
@@ -69,15 +68,15 @@ class Trap:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Where a worker works."""
+    """The store and the role of a worker."""
 
     url: str
     namespace: str
     lease_seconds: float
     folder: str
-    """Where it leaves notes: `frozen-PID`, `refused-PID`, `lost-PID`."""
+    """Folder for its marker files: `frozen-PID`, `refused-PID`, `lost-PID`."""
     think_seconds: float = 0.0
-    """How long the model takes for an answer."""
+    """Seconds that the model takes for an answer."""
     deadly: str = ""
     """The model kills its worker when the last message contains this text."""
 
@@ -152,7 +151,7 @@ def _lay(trap: _Laid) -> None:
 
 
 class _Models:
-    """Stands in for the pool of models."""
+    """Replacement for the pool of models."""
 
     def __init__(self, trap: _Laid, post: Post) -> None:
         async def think(request: ModelRequest) -> str:
@@ -281,7 +280,7 @@ class Running:
 
 
 class Nursery:
-    """Starts workers and knows how they end."""
+    """Starts workers and records their exit status."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "workers.log"

@@ -1,4 +1,4 @@
-"""Calls of the HTTP model, with limits that suit tests, and what has to hold of each."""
+"""Calls of the HTTP model with short limits, and checks that apply to each call."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Exchange:
 
     @property
     def text(self) -> str:
-        """What a well-behaved answer says."""
+        """Text of a correct answer."""
         last = self.body["messages"][-1]["content"] if self.body.get("messages") else ""
         return str(self.option("text", f"You asked: {last}"))
 
@@ -159,7 +159,7 @@ def completion(text: str | None, *, finish: str = "stop", **message: Any) -> dic
 
 
 async def normal(exchange: Exchange) -> None:
-    """Streams where that is asked for, a few characters at a time; `pause` between the pieces."""
+    """Streams on request, a few characters at a time, with `pause` between the pieces."""
     if not exchange.streams:
         await exchange.json(200, completion(exchange.text))
         return
@@ -176,7 +176,7 @@ async def normal(exchange: Exchange) -> None:
 
 
 async def whole(exchange: Exchange) -> None:
-    """Never streams, whatever is asked for."""
+    """Never streams, even on request."""
     await exchange.json(200, completion(exchange.text, finish=exchange.option("finish", "stop")))
 
 
@@ -200,7 +200,7 @@ async def chunks(exchange: Exchange) -> None:
 
 
 async def slow_first_byte(exchange: Exchange) -> None:
-    """Thinks for `delay` seconds, `times` times (always, unless told), before it answers."""
+    """Waits `delay` seconds before an answer, for the first `times` calls (default: always)."""
     if exchange.number <= exchange.option("times", 1_000_000):
         await _pause(exchange, exchange.option("delay", 5))
     await normal(exchange)
@@ -415,7 +415,7 @@ BEHAVIOURS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
 
 
 async def _pause(exchange: Exchange, seconds: float) -> None:
-    """Sleep, but not longer than there is somebody waiting."""
+    """Sleep, but stop when the client disconnects."""
     try:
         await asyncio.wait_for(exchange.disconnected.wait(), seconds)
     except TimeoutError:

@@ -37,7 +37,7 @@ _handed_out: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, never the same one twice in a process."""
+    """Return a free port, never the same one twice in a process."""
     for _ in range(1000):
         port = _FIRST_PORT + secrets.randbelow(_LAST_PORT - _FIRST_PORT)
         if port in _handed_out:
@@ -193,7 +193,7 @@ class Server:
         return self._scratch / "server.log"
 
     def kill(self) -> None:
-        """As a crash would: nothing is flushed, nobody is told."""
+        """Kill the process like a crash, without a flush or a shutdown."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -269,7 +269,7 @@ class Cluster:
                 first, end = (SLOTS * n // PRIMARIES for n in (number, number + 1))
                 node.command("CLUSTER ADDSLOTSRANGE", first, end - 1)
         for number, node in enumerate(self.nodes):
-            # Everybody meets everybody: gossip alone takes seconds.
+            # Introduce every node to every other. Gossip alone takes seconds.
             for other in self.nodes[number + 1 :]:
                 node.command("CLUSTER MEET", HOST, other.port, other.bus_port)
         for primary, replica in zip(self.nodes[:PRIMARIES], self.nodes[PRIMARIES:], strict=True):

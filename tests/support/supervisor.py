@@ -33,7 +33,7 @@ _KILL_SECONDS: Final = 5.0
 
 
 class Interrupted(Exception):
-    """A signal asked this process to end."""
+    """Raised when a signal ends this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

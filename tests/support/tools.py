@@ -1,4 +1,4 @@
-"""What tests of tools share: a call's context, types that parameters and results have, a tool that counts."""
+"""Shared parts of tool tests: a call context, parameter and result types, a counting tool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Level(IntEnum):
 
 
 class Place(BaseModel):
-    """Where it is."""
+    """Position of the sign."""
 
     city: str
     title: Annotated[str, Field(description="What it says on the sign")] = "none"

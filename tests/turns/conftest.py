@@ -11,6 +11,6 @@ from tests.support.conversations import opened
 
 @pytest.fixture
 async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """A store of its own, on a real server."""
+    """Store for one test, on a real server."""
     async with opened(embedded_server.url) as store:
         yield store

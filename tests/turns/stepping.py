@@ -1,9 +1,9 @@
-"""Workers that a test turns by hand, one round trip at a time.
+"""Workers that a test runs step by step, one round trip at a time.
 
-The handlers, the worker's own logic and the server are the real ones. Only time is not: nothing sleeps, no
-lease ends by itself, and whatever a worker asks of its server waits until the test lets it go. So a test can
-stop a worker between any two round trips, let another one overtake it, kill it before the server got to know,
-or after the server has done it and before the worker has heard.
+The handlers, the logic of the worker and the server are real. Time is not: nothing sleeps, no lease expires, and
+requests to the server wait until the test sends them. A test can stop a worker between any two round trips and let
+another one overtake it. It can kill a worker before its request is sent, or after the server has executed it and
+before the worker gets the reply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Request:
 
 
 class SteppedConnection:
-    """Passes on what a test asks; what an actor asks waits for the test."""
+    """Connection that sends requests of the test at once and holds those of an actor."""
 
     def __init__(self, inner: Connection) -> None:
         self._inner = inner
@@ -81,7 +81,7 @@ class SteppedConnection:
 
 
 class Actor:
-    """Something under way, stopped wherever it waits for the server."""
+    """Task that stops at every request to the server until the test continues it."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.asked: list[_Request] = []
@@ -97,7 +97,7 @@ class Actor:
         return self._task.done()
 
     async def settle(self, patience: int = 3) -> None:
-        """Let it run until it waits: for the server, with everything that it asks side by side, or for others."""
+        """Run the task until it waits for replies to all its concurrent requests, or for other tasks."""
         calm = 0
         while not self._task.done() and calm < (patience if self.asked else _WAITS_FOR_OTHERS):
             before = len(self.asked)
@@ -107,7 +107,7 @@ class Actor:
             self._task.result()
 
     async def step(self, *, lose_replies: bool = False, patience: int = 3) -> None:
-        """One round trip: all that it asks for is done, and it hears of it, or of a broken link."""
+        """Send all held requests and deliver the replies, or a connection error with `lose_replies`."""
         requests = await self._send()
         for request, outcome in requests:
             if request.reply.done():
@@ -122,14 +122,14 @@ class Actor:
         await self.settle(patience)
 
     async def kill(self, *, after_sending: bool = False) -> None:
-        """End it as SIGKILL would: what it has asked for may have reached the server."""
+        """Cancel the task, like SIGKILL. With `after_sending`, its requests reach the server first."""
         if after_sending:
             await self._send()
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def finish(self, patience: int = 3) -> int:
-        """Let it come to its end; how many round trips it took altogether."""
+        """Run the task to its end and return its number of round trips."""
         await self.settle(patience)
         while not self.over:
             await self.step(patience=patience)
@@ -142,7 +142,7 @@ class Actor:
 
 
 class SteppedWorker(Worker):
-    """A worker that does nothing by itself."""
+    """Worker that runs only when the test calls it."""
 
     def __init__(self, store: Store, handler: Handler, name: str) -> None:
         super().__init__(
@@ -154,7 +154,7 @@ class SteppedWorker(Worker):
             name=name,
         )
         self.ready: list[tuple[Lane, SessionKey]] = []
-        """Sessions that have something to do."""
+        """Sessions with events to handle."""
         self.actors: list[Actor] = []
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
@@ -169,7 +169,7 @@ class SteppedWorker(Worker):
                 await self._lanes.take(number)
 
     async def read(self) -> int:
-        """Read all that is there in its lanes; how many events."""
+        """Read all events of its lanes and return their number."""
         lanes = {number: lane for number, lane in self._lanes.by_number.items() if not lane.closing}
         position = {number: lane.position for number, lane in lanes.items()}
         end = dict.fromkeys(lanes, 1 << 60)
@@ -179,14 +179,14 @@ class SteppedWorker(Worker):
         return len(events)
 
     def begin(self, which: int) -> Actor:
-        """Begin with one of the sessions that have something to do."""
+        """Begin the turns of one of the ready sessions."""
         lane, session = self.ready.pop(which)
         actor = Actor(lambda: self._turns.run_session(lane, session))
         self.actors.append(actor)
         return actor
 
     async def handle_all(self) -> None:
-        """Do all that there is to do, from its beginning to its end."""
+        """Handle all ready sessions completely."""
         while self.ready:
             await self.begin(0).finish()
 
@@ -197,7 +197,7 @@ class SteppedWorker(Worker):
             self._start_release(lane)
 
     async def lose_leases(self, *, unused_only: bool = False) -> None:
-        """As if it had been frozen for longer than its leases: it does not know, and goes on."""
+        """Delete the leases of this worker, as after a long freeze. The worker does not notice it."""
         for number in range(self.store.lanes):
             if unused_only and number in self._lanes.by_number:
                 continue
@@ -222,8 +222,8 @@ class Crew:
     workers: list[SteppedWorker] = field(default_factory=list)
 
     async def finish(self) -> None:
-        """What is under way comes to its end, then one worker of each kind does all that is left to do."""
-        # Some wait for others, such as a lane that is given back for what still runs in it.
+        """Finish all running tasks. Then one worker of each kind handles the remaining events."""
+        # Some tasks wait for others: the release of a lane waits for the turns that run in it.
         while under_way := [actor for worker in self.workers for actor in worker.actors if not actor.over]:
             for actor in under_way:
                 await actor.step()
@@ -232,7 +232,7 @@ class Crew:
             if worker is not last[worker.handler.kind]:
                 await worker.crash(after_sending=False)
         for worker in last.values():
-            await worker.lose_leases(unused_only=True)  # of lanes given up: they would end by themselves
+            await worker.lose_leases(unused_only=True)  # leases of dropped lanes, which would expire
             for lane in list(worker._lanes.by_number.values()):
                 if not await worker.leases.renew(lane.lease):
                     worker._lanes.drop(lane)

@@ -1,4 +1,4 @@
-"""Functions as agents, what others have written, agents that set each other off: a visible outcome, and no loops."""
+"""Functions as agents, foreign breadcrumbs and agents that trigger each other: visible outcomes, no loops."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ from tests.support.tools import Counting, use
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (None, "returned NoneType, not text"),
-        (5, "returned int, not text"),
-        (["a"], "returned list, not text"),
-        ("", "gave an empty answer"),
-        (" \n", "gave an empty answer"),
-        ({"context": {"message": ""}}, "gave an empty answer"),
-        ({"context": {"message": {1, 2}}}, "returned what is no JSON"),
-        ("x" * 2_000_000, "'s answer has 2,000,000 bytes"),
+        (None, "returned NoneType: return a str or a dict"),
+        (5, "returned int: return a str or a dict"),
+        (["a"], "returned list: return a str or a dict"),
+        ("", "returned an empty answer"),
+        (" \n", "returned an empty answer"),
+        ({"context": {"message": ""}}, "returned an empty answer"),
+        ({"context": {"message": {1, 2}}}, "returned a value that is not JSON"),
+        ("x" * 2_000_000, "returned 2,000,000 bytes"),
     ],
 )
-async def test_a_function_that_returns_no_text_fails_in_words(store: Store, reply: Any, words: str) -> None:
+async def test_a_function_that_returns_no_text_fails_with_an_explanation(
+    store: Store, reply: Any, words: str
+) -> None:
     async def function(call: Call) -> Any:
         return reply
 
@@ -58,7 +60,7 @@ async def test_a_function_that_returns_no_text_fails_in_words(store: Store, repl
         assert await chat.answers("s") == []
 
 
-async def test_a_time_limit_of_a_functions_own_is_not_taken_for_that_of_the_turn(store: Store) -> None:
+async def test_a_timeout_inside_a_function_is_not_mistaken_for_that_of_the_turn(store: Store) -> None:
     async def function(call: Call) -> str:
         raise TimeoutError("the shop did not answer within 5 s")
 
@@ -70,9 +72,9 @@ async def test_a_time_limit_of_a_functions_own_is_not_taken_for_that_of_the_turn
 
 @pytest.mark.parametrize(
     ("failure", "words"),
-    [(SystemExit(3), "failed: SystemExit: 3"), (asyncio.CancelledError(), "cancelled from within")],
+    [(SystemExit(3), "failed: SystemExit: 3"), (asyncio.CancelledError(), "cancelled by its own code")],
 )
-async def test_a_function_that_wants_to_end_everything_ends_its_turn_alone(
+async def test_a_function_that_raises_system_exit_ends_only_its_turn(
     store: Store, failure: BaseException, words: str
 ) -> None:
     async def function(call: Call) -> str:
@@ -88,12 +90,12 @@ async def test_a_function_that_wants_to_end_everything_ends_its_turn_alone(
             assert answer.context["message"] == "still here"
 
 
-def test_a_function_that_is_not_async_is_refused_where_it_is_written() -> None:
+def test_a_function_that_is_not_async_is_refused_by_the_decorator() -> None:
     def plain(call: Call) -> str:
         return call.text
 
-    with pytest.raises(TypeError, match="eve: an agent is an async function"):
-        decorated_as_agent("eve")(plain)  # type: ignore[arg-type]  # what mypy would have said
+    with pytest.raises(TypeError, match="eve: an agent must be an async function"):
+        decorated_as_agent("eve")(plain)  # type: ignore[arg-type]  # the error that mypy reports
 
     class Speaker:
         async def __call__(self, call: Call) -> str:
@@ -110,25 +112,25 @@ def test_a_function_that_is_not_async_is_refused_where_it_is_written() -> None:
         assert decorated_as_agent("eve")(function).definition.agent_id == "eve"
 
 
-# What others have written
+# Foreign breadcrumbs
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "merge"])
 @pytest.mark.parametrize(
     ("context", "words"),
     [
-        ({"as_of": "x", "parts": []}, "its as_of is no time"),
-        ({"parts": 5}, "its parts are no list"),
-        ({"parts": [5]}, "parts[0].place is none of conversation, shared, elsewhere"),
-        ({"parts": [{"items": []}]}, "parts[0].place is none of"),
-        ({"parts": [{"place": {}, "items": []}]}, "parts[0].place is none of"),
+        ({"as_of": "x", "parts": []}, "as_of is not a time"),
+        ({"parts": 5}, "parts is not a list"),
+        ({"parts": [5]}, "parts[0].place is not one of conversation, shared, elsewhere"),
+        ({"parts": [{"items": []}]}, "parts[0].place is not one of"),
+        ({"parts": [{"place": {}, "items": []}]}, "parts[0].place is not one of"),
         ({"parts": [{"place": "shared", "items": []}]}, "parts[0] has no key"),
         ({"parts": [{"place": "conversation"}]}, "parts[0] has no items"),
         ({"parts": [{"place": "conversation", "items": ["x"]}]}, "parts[0].items[0] has no content"),
         ({"parts": [{"place": "conversation", "items": [{}]}]}, "parts[0].items[0] has no content"),
     ],
 )
-async def test_a_context_that_cannot_be_read_fails_once_and_in_words(
+async def test_an_unreadable_context_fails_once_with_an_explanation(
     store: Store, when_busy: str, context: dict[str, Any], words: str
 ) -> None:
     model = FunctionModel(recite)
@@ -147,9 +149,7 @@ async def errors_are(chat: Working, session: str, number: int) -> bool:
 @pytest.mark.parametrize(
     "creator", [{"type": "agent", "agent_id": ASSISTANT}, ASSISTANT, [], {"agent_id": []}]
 )
-async def test_an_answer_that_names_no_message_does_not_stand_in_the_way_of_others(
-    store: Store, creator: Any
-) -> None:
+async def test_an_answer_without_a_trigger_does_not_block_other_answers(store: Store, creator: Any) -> None:
     async with working(store, agents=[agent(when_busy="merge")]) as chat:
         await chat.post(RESPONSE, ["session:s"], {"message": "forged", "trigger_id": {}, "creator": creator})
         message = await chat.say("s", "Hello")
@@ -158,7 +158,7 @@ async def test_an_answer_that_names_no_message_does_not_stand_in_the_way_of_othe
 
 
 @pytest.mark.parametrize("chosen_by", ["definition", "model"])
-async def test_an_answer_with_another_schema_is_not_made_again_when_its_context_comes_again(
+async def test_an_answer_with_another_schema_is_not_repeated_for_a_rebuilt_context(
     store: Store, chosen_by: str
 ) -> None:
     said, emits = "a note", {"schema_name": "note.v1"}
@@ -174,7 +174,7 @@ async def test_an_answer_with_another_schema_is_not_made_again_when_its_context_
         async with working(store, model, agents=agents, builders=0) as chat:
             await eventually(lambda: notes_are(chat, 1), "no answer")
             await chat.settled()
-        for lane in range(store.lanes):  # as if the worker had died before it could say that it is done
+        for lane in range(store.lanes):  # as if the worker had died before its acknowledgement
             await store.connection.call(lane, b"DEL", *progress_keys(store, lane))
     assert len(model.requests) == 1
 
@@ -187,19 +187,19 @@ async def notes_are(chat: Working, number: int) -> bool:
     return len(await chat.all("s", "note.v1")) == number
 
 
-# Agents among themselves
+# Agents that trigger each other
 
 
 @pytest.mark.parametrize(
     ("session", "changes", "says"),
     [
         (None, {"max_steps": -1}, "max_steps: Input should be greater than or equal to 1"),
-        (None, {"subscriptions": {"selectors": [{"schema_nam": "note.v1"}]}}, "schema_nam: there is no such field"),
-        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "not used: a trigger that matches everything"),
+        (None, {"subscriptions": {"selectors": [{"schema_nam": "note.v1"}]}}, "schema_nam: unknown field"),
+        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "not used: a trigger without conditions"),
         ("mine", {}, "without session: and user: tags"),
     ],
 )  # fmt: skip
-async def test_a_definition_that_cannot_be_used_leaves_an_error_and_the_others_answer(
+async def test_an_invalid_definition_leaves_an_error_and_other_agents_answer(
     store: Store, session: str | None, changes: dict[str, Any], says: str
 ) -> None:
     usable = {"agent_id": "eve", "subscriptions": {"selectors": [{"schema_name": "note.v1"}]}}
@@ -210,7 +210,7 @@ async def test_a_definition_that_cannot_be_used_leaves_an_error_and_the_others_a
         assert error.context["error"].startswith("this agent definition is not used: ")
         assert says in error.context["error"]
         await chat.answer_to(await chat.say("s", "Hello"))
-        if session is None:  # mended, it is silent
+        if session is None:  # a corrected definition writes no error
             change = BreadcrumbUpdate(context=usable)
             await store.update(chat.owner, posted.id, change)
         await chat.settled()
@@ -245,9 +245,7 @@ async def has_errors(chat: Any, session: str) -> bool:
 
 
 @pytest.mark.parametrize("by_context", [False, True])
-async def test_an_agent_that_reacts_to_errors_and_fails_comes_to_an_end(
-    store: Store, by_context: bool
-) -> None:
+async def test_an_agent_that_reacts_to_errors_and_fails_stops(store: Store, by_context: bool) -> None:
     trigger = {"schema_name": ERROR}
     selector = {"schema_name": CONTEXT, "all_tags": ["consumer:medic"]} if by_context else trigger
     medic = agent("medic", hop_limit=3, subscriptions={"selectors": [selector]})
@@ -261,7 +259,7 @@ async def test_an_agent_that_reacts_to_errors_and_fails_comes_to_an_end(
         assert len(model.requests) == (3 if by_context else 2)
 
 
-async def test_an_agent_that_reacts_to_its_own_tool_calls_comes_to_an_end(store: Store) -> None:
+async def test_an_agent_that_reacts_to_its_own_tool_calls_stops(store: Store) -> None:
     counting = Counting()
     watcher = agent(
         "watcher",
@@ -293,15 +291,15 @@ async def test_one_agent_that_fails_does_not_silence_another(store: Store) -> No
         assert (await chat.answer_to(message)).context["creator"]["agent_id"] == "b-well"
 
 
-async def test_an_error_names_the_agent_that_failed_where_it_was_one(store: Store) -> None:
-    """So that somebody who waits for one agent goes on waiting when another one fails."""
+async def test_an_error_contains_the_agent_that_failed(store: Store) -> None:
+    """A client that waits for one agent must continue to wait when another one fails."""
 
     def fail(request: ModelRequest) -> str:
         if last_words(request) in (request.messages[0].content, "all"):
             raise ModelError("out of order", retry=False)
         return "here"
 
-    # Both react to the message itself, so that one turn is the work of both.
+    # Both agents react to the message itself, so they share one turn.
     said = {"selectors": [{"schema_name": MESSAGE}]}
     agents = [agent(name, system_prompt=name, subscriptions=said) for name in ("ann", "ben")]
     async with working(store, FunctionModel(fail), agents=agents, configs=()) as chat:

@@ -1,4 +1,4 @@
-"""What happens in a session while its agent is busy: wait, interrupt, reject, merge, cancel."""
+"""Messages for a busy agent: wait, interrupt, reject, merge, cancel."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def until_the_runner_knows(chat: Working, message: Breadcrumb) -> None:
     await eventually(look, "the runner did not read of the message")
 
 
-async def test_messages_that_wait_do_not_push_out_what_was_said_before_them(store: Store) -> None:
-    """More of them than a source looks for: each is answered with what was said before it, and nothing after."""
+async def test_waiting_messages_do_not_displace_earlier_ones_from_the_context(store: Store) -> None:
+    """There are more messages than the limit of a source. Each context has the messages before its own, none after."""
     model = PacedModel()
     model.allow("early")
     async with working(store, model) as chat:
@@ -71,7 +71,7 @@ async def test_messages_that_wait_do_not_push_out_what_was_said_before_them(stor
     ]
 
 
-async def test_an_agent_with_sources_of_its_own_does_not_see_what_comes_after_the_message_it_answers(
+async def test_an_agent_with_its_own_sources_does_not_see_messages_after_its_trigger(
     store: Store,
 ) -> None:
     model = PacedModel()
@@ -86,7 +86,7 @@ async def test_an_agent_with_sources_of_its_own_does_not_see_what_comes_after_th
     assert said == [["0"], ["0", "1"], ["0", "1", "2"], ["1", "2", "3"], ["2", "3", "4"]]
 
 
-async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_the_answer_given_meanwhile(
+async def test_a_message_that_waits_for_a_busy_agent_has_the_earlier_answer_in_its_context(
     store: Store,
 ) -> None:
     model = PacedModel()
@@ -109,13 +109,13 @@ async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_th
             [("user", "first"), ("assistant", "re: first"), ("user", "second")],
             [
                 ("user", "first"),
-                ("user", "second"),  # said before the first was answered
+                ("user", "second"),  # posted before the first answer
                 ("assistant", "re: first"),
                 ("assistant", "re: second"),
                 ("user", "third"),
             ],
         ]
-        # The context that an answer names is the one that the model saw.
+        # The answer refers to the context that the model saw.
         answer = await chat.answer_to(third)
         context = await store.get_version(
             chat.owner, UUID(answer.context["context_id"]), answer.context["context_version"]
@@ -126,7 +126,7 @@ async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_th
         assert await chat.errors("s") == []
 
 
-async def test_reject_refuses_what_comes_while_it_answers(store: Store) -> None:
+async def test_reject_refuses_messages_that_arrive_during_an_answer(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
         first = await chat.say("s", "first")
@@ -142,7 +142,7 @@ async def test_reject_refuses_what_comes_while_it_answers(store: Store) -> None:
         assert await chat.dead_letters() == []
 
 
-async def test_reject_says_so_at_once_and_not_when_the_answer_is_there(store: Store) -> None:
+async def test_reject_reports_the_refusal_at_once(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
         first = await chat.say("s", "first")
@@ -172,7 +172,7 @@ async def test_a_message_that_is_edited_while_it_is_answered_is_not_rejected(sto
         assert await chat.texts("s") == ["re: first"] and len(await chat.errors("s")) == 1
 
 
-async def test_a_message_waits_for_its_turn_where_only_one_of_its_agents_rejects_it(store: Store) -> None:
+async def test_a_message_waits_if_only_one_of_its_agents_rejects_it(store: Store) -> None:
     model = PacedModel()
     selectors = {"selectors": [{"schema_name": MESSAGE}]}
     agents = [
@@ -192,7 +192,7 @@ async def test_a_message_waits_for_its_turn_where_only_one_of_its_agents_rejects
         assert await chat.texts("s") == ["re: first", "re: first", "re: second"]
 
 
-async def test_interrupt_stops_for_the_newer_message(store: Store) -> None:
+async def test_interrupt_stops_the_turn_for_a_newer_message(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
         first = await chat.say("s", "first")
@@ -206,7 +206,7 @@ async def test_interrupt_stops_for_the_newer_message(store: Store) -> None:
         assert spoken(model.requests[-1]) == [("user", "first"), ("user", "second")]
 
 
-async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> None:
+async def test_merge_answers_all_waiting_messages_with_one_answer(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
         first = await chat.say("s", "first")
@@ -224,8 +224,8 @@ async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> 
         ]  # fmt: skip
 
 
-async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(store: Store) -> None:
-    """Also to those that did not find room in its context: else who sent them would wait for ever."""
+async def test_a_merged_answer_belongs_to_every_merged_message(store: Store) -> None:
+    """This includes messages outside the limit of the context. Otherwise their senders would wait forever."""
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
         first = await chat.say("s", "first")
@@ -241,7 +241,7 @@ async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(st
             assert await find_outcome(store, everybody, message) == answer
 
 
-async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_everybody(
+async def test_an_agent_with_its_own_sources_merges_their_messages(
     store: Store,
 ) -> None:
     model = PacedModel()
@@ -264,7 +264,7 @@ async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_
         assert await chat.texts("s") == ["re: first", "re: third"]
 
 
-async def test_what_an_agent_would_not_be_shown_is_not_merged_but_answered(store: Store) -> None:
+async def test_messages_outside_the_context_are_not_merged_but_answered(store: Store) -> None:
     model = PacedModel()
     deaf = agent("deaf", when_busy="merge", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
     async with working(store, model, agents=[deaf]) as chat:
@@ -278,7 +278,7 @@ async def test_what_an_agent_would_not_be_shown_is_not_merged_but_answered(store
             assert answer.context["answers"] == [str(message.id)]
 
 
-async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails(store: Store) -> None:
+async def test_a_failed_merge_reports_an_error_for_every_merged_message(store: Store) -> None:
     model = PacedModel(refuses="third")
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
         first = await chat.say("s", "first")
@@ -295,7 +295,7 @@ async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails
             assert await find_outcome(store, everybody, message) == error
 
 
-async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:
+async def test_a_cancelled_merge_reports_it_for_every_merged_message(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
         first = await chat.say("s", "first")
@@ -309,8 +309,8 @@ async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:
         assert set(error.context["answers"]) >= {str(message.id) for message in piled}
 
 
-async def test_merge_does_not_take_an_edit_of_an_older_message_for_a_newer_one(store: Store) -> None:
-    """The edit makes a context of its own, which waits behind the newer message and is no answer to it."""
+async def test_merge_ignores_edits_of_older_messages(store: Store) -> None:
+    """The edit triggers its own context, which waits behind the newer message and does not answer it."""
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
         first = await chat.say("s", "first")
@@ -330,15 +330,13 @@ async def test_merge_does_not_take_an_edit_of_an_older_message_for_a_newer_one(s
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "interrupt", "reject", "merge"])
-async def test_a_context_that_a_turn_has_made_again_for_itself_is_not_a_newer_message(
-    store: Store, when_busy: str
-) -> None:
+async def test_a_context_rebuilt_by_its_own_turn_is_not_a_newer_message(store: Store, when_busy: str) -> None:
     model = PacedModel()
     agents = [agent(when_busy=when_busy)]
     async with working(store, model, agents=agents, runners=0) as chat:
         message = await chat.say("s", "Hello")
         await eventually(lambda: chat.handled("contexts"), "no context was built")
-        # The agent's last answer is newer than the context: it has to be made again.
+        # The agent's last answer is newer than the context, so the context must be rebuilt.
         await chat.post(
             RESPONSE, ["session:s"], {"message": "By the way", "creator": {"agent_id": ASSISTANT}}
         )
@@ -356,26 +354,26 @@ async def test_a_context_that_a_turn_has_made_again_for_itself_is_not_a_newer_me
             assert await chat.errors("s") == []
 
 
-async def test_one_agents_haste_does_not_stop_another_agent(store: Store) -> None:
-    """Both react to the same messages; only one of them wants to be interrupted."""
+async def test_an_interrupt_of_one_agent_does_not_stop_another(store: Store) -> None:
+    """Both agents react to the same messages. Only one of them has the mode `interrupt`."""
     model = PacedModel()
     direct = {"subscriptions": {"selectors": [{"schema_name": MESSAGE}]}}
     patient = agent("a-patient", **direct)
     hasty = agent("b-hasty", when_busy="interrupt", **direct)
     async with working(store, model, agents=[patient, hasty]) as chat:
         first = await chat.say("s", "first")
-        await model.begun("first")  # by the patient one, who comes first
+        await model.begun("first")  # by the patient agent, which is first
         await chat.say("s", "second")
         await eventually(lambda: chat.read_all("agents"), "the runner did not read of it")
         model.allow("first", "second")
-        await chat.error_about(first)  # from the hasty one, who was not even at work yet
+        await chat.error_about(first)  # from the hasty agent, which had not begun
         await chat.settled()
         answers = [(crumb.context["creator"]["agent_id"], crumb.title) for crumb in await chat.answers("s")]
         assert answers == [("a-patient", "re: first"), ("a-patient", "re: second"), ("b-hasty", "re: second")]
 
 
-async def test_an_answer_that_is_there_is_not_interrupted_any_more(store: Store) -> None:
-    """The newer message comes while the answer is being committed: it is one answer, and no error."""
+async def test_a_stored_answer_is_not_interrupted(store: Store) -> None:
+    """The newer message arrives during the commit of the answer. There is one answer and no error."""
     model = FunctionModel(recite)
     create = store.create
     arrived: list[Breadcrumb] = []
@@ -403,7 +401,7 @@ async def _async(value: bool) -> bool:
     return value
 
 
-async def test_cancel_stops_what_is_running_and_what_was_posted_before_it(store: Store) -> None:
+async def test_cancel_stops_running_and_earlier_waiting_turns(store: Store) -> None:
     model = PacedModel()
     async with working(store, model) as chat:
         first = await chat.say("s", "first")
@@ -433,18 +431,18 @@ async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) 
         assert len(model.requests) == 1
 
 
-async def test_cancel_ends_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+async def test_cancel_ends_a_pause_that_the_model_requested(store: Store) -> None:
     model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "too late"])
     async with working(store, model) as chat:
         message = await chat.say("s", "Hello")
         await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
-        await anyio.sleep(0.2)  # longer than the backoff of these workers
+        await anyio.sleep(0.2)  # longer than the backoff of the workers
         await chat.cancel("s")
         assert (await chat.error_about(message)).context["cancelled"] is True
         assert len(model.requests) == 1
 
 
-async def test_interrupt_does_not_wait_for_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+async def test_interrupt_does_not_wait_for_a_pause_that_the_model_requested(store: Store) -> None:
     model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "re: second"])
     async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
         first = await chat.say("s", "first")
@@ -457,7 +455,7 @@ async def test_interrupt_does_not_wait_for_the_pause_that_a_model_has_asked_for(
 
 
 @pytest.mark.parametrize("how", ["deleted", "changed"])
-async def test_what_becomes_of_an_old_cancellation_stops_no_later_turn(store: Store, how: str) -> None:
+async def test_changes_of_an_old_cancellation_do_not_stop_later_turns(store: Store, how: str) -> None:
     model = PacedModel()
     async with working(store, model) as chat:
         cancel = await chat.cancel("s")
@@ -474,7 +472,7 @@ async def test_what_becomes_of_an_old_cancellation_stops_no_later_turn(store: St
 
 
 @pytest.mark.parametrize("schema", [AGENT_CANCEL, MESSAGE])
-async def test_what_is_imported_while_an_agent_is_busy_stops_nothing(store: Store, schema: str) -> None:
+async def test_an_import_during_a_turn_stops_nothing(store: Store, schema: str) -> None:
     model = PacedModel()
     hasty = agent(when_busy="interrupt", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
     async with working(store, model, agents=[hasty]) as chat:
@@ -493,7 +491,7 @@ async def test_what_is_imported_while_an_agent_is_busy_stops_nothing(store: Stor
         assert await chat.errors("s") == []
 
 
-async def test_a_message_that_is_deleted_interrupts_nobody(store: Store) -> None:
+async def test_a_deleted_message_interrupts_no_turn(store: Store) -> None:
     model = PacedModel()
     hasty = agent(when_busy="interrupt", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
     async with working(store, model, agents=[hasty]) as chat:

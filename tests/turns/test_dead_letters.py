@@ -1,4 +1,4 @@
-"""Dead letters: what a worker has given up on can be looked at, tried again and thrown away."""
+"""Dead letters: failed events can be listed, retried and deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWNER, OTHER = UUID(int=1), UUID(int=2)
 
 @asynccontextmanager
 async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
-    """Workers whose agent has the given model."""
+    """Run workers whose agent has the given model."""
     settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
     store = await Store.open(url, namespace=secrets.token_hex(6))
     parts = WorkerParts(store, reader_of(store), settings, open_configs(store, settings))
@@ -61,7 +61,7 @@ async def _say(store: Store, session: str) -> UUID:
 
 async def _until(found: Any, *, count: int = 1) -> list[Any]:
     with anyio.fail_after(15):
-        while len(items := await found()) < count:  # noqa: ASYNC110 - it is the store that is waited for
+        while len(items := await found()) < count:  # noqa: ASYNC110 - the store has no event for it
             await anyio.sleep(0.02)
     return list(items)
 
@@ -76,7 +76,7 @@ async def _letters(store: Store, count: int = 1) -> list[DeadLetter]:
     return await _until(lambda: DeadLetters(store).all(OWNER), count=count)
 
 
-async def test_a_turn_that_fails_for_good_is_kept_with_its_reason(broken: Store) -> None:
+async def test_a_turn_that_failed_permanently_is_a_dead_letter_with_its_reason(broken: Store) -> None:
     await _say(broken, "one")
     (letter,) = await _letters(broken)
     assert letter.kind == "agents"
@@ -87,7 +87,7 @@ async def test_a_turn_that_fails_for_good_is_kept_with_its_reason(broken: Store)
     assert "no-such-model" in errors[0].context["error"]
 
 
-async def test_an_owner_sees_and_touches_its_own_letters_only(broken: Store) -> None:
+async def test_an_owner_can_see_and_change_only_its_own_dead_letters(broken: Store) -> None:
     await _say(broken, "one")
     (letter,) = await _letters(broken)
     assert await DeadLetters(broken).all(OTHER) == []
@@ -96,7 +96,7 @@ async def test_an_owner_sees_and_touches_its_own_letters_only(broken: Store) -> 
     assert await DeadLetters(broken).get(OWNER, letter.id) == letter
 
 
-async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(broken: Store) -> None:
+async def test_after_the_cause_is_removed_a_retry_answers_the_message_once(broken: Store) -> None:
     message = await _say(broken, "one")
     (letter,) = await _letters(broken)
     mended = {
@@ -109,7 +109,7 @@ async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(br
         },
     }
     await broken.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="mended", context=mended))
-    await anyio.sleep(0.7)  # definitions are live within a second
+    await anyio.sleep(0.7)  # an edited definition takes effect within a second
     await retry_letter(broken, letter)
     (answer,) = await _until(lambda: broken.recent(OWNER, "one", "agent.response.v1"))
     assert answer.context["trigger_id"] == str(message)
@@ -119,7 +119,7 @@ async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(br
         await retry_letter(broken, letter)
 
 
-async def test_a_retry_that_fails_again_says_so_again_and_is_kept_again(broken: Store) -> None:
+async def test_a_failed_retry_reports_the_error_and_becomes_a_dead_letter_again(broken: Store) -> None:
     await _say(broken, "one")
     (letter,) = await _letters(broken)
     await retry_letter(broken, letter)
@@ -128,7 +128,7 @@ async def test_a_retry_that_fails_again_says_so_again_and_is_kept_again(broken: 
     assert again.id != letter.id
 
 
-async def test_a_letter_that_is_thrown_away_is_gone(broken: Store) -> None:
+async def test_a_discarded_dead_letter_is_gone(broken: Store) -> None:
     await _say(broken, "one")
     (letter,) = await _letters(broken)
     await DeadLetters(broken).discard(letter)

@@ -1,11 +1,11 @@
-"""Random interleavings: whatever order things happen in, and whoever dies, a session's messages are answered
-once each, in order, by agents that saw that session and nothing else.
+"""Random interleavings of requests, workers and failures.
 
-A schedule is a string of bytes; each byte is one thing that happens: somebody says something, cancels what was
-said or deletes the session, a worker reads, begins with a session, comes one round trip further, hears of a broken
-link instead of its reply, is killed before or after its request reached the server, loses its leases without
-knowing, gives a lane back, takes lanes, or gets an edited config. At its end everybody works until nothing is left
-to do; then all is counted.
+In any order of events, each message of a session is answered once, in order, by agents that saw only that session.
+
+A schedule is a string of bytes. Each byte is one event. A user posts a message, cancels or deletes the session. A
+worker reads, begins a session, makes a round trip, loses a reply, is killed before or after its request reaches the
+server, loses its leases without notice, releases a lane, takes lanes, or gets an edited config. At the end all
+workers run until nothing is left to do. Then the results are checked.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from tests.support.conversations import (
 from tests.support.servers import Server
 from tests.turns.stepping import Crew, SteppedConnection, SteppedWorker
 
-# Each part plays at most 250 schedules: about 4 s of CPU time, so that a part ends in time on a loaded machine too.
+# Each part runs at most 250 schedules, about 4 s of CPU time. So a part ends in time on a loaded machine too.
 SCHEDULES, PARTS = (10_000, 40) if os.environ.get("CI") == "true" else (1_000, 10)
 PER_EXAMPLE = 20
-"""Schedules that run side by side, each in a store of its own: that keeps the server busy."""
+"""Number of concurrent schedules, each in its own store, to use the server fully."""
 
 PEOPLE = [(ALICE, "1"), (ALICE, "1"), (BOB, "1"), (ALICE, "2")]
 """Two tenants use the same name for their session."""
@@ -71,7 +71,7 @@ MARK = re.compile(r"<(\w+)/(\w+)/(\d+)>")
 
 @dataclass
 class World:
-    """One schedule: a store of its own, workers, and what was said."""
+    """State of one schedule: its store, workers and messages."""
 
     store: Store
     chats: dict[UUID, Chat]
@@ -80,9 +80,9 @@ class World:
     may_stop: set[str] = field(default_factory=set)
     """Messages that were cancelled."""
     must_stop: set[str] = field(default_factory=set)
-    """Those of them that nobody was at work on: the cancellation is there when their turn begins."""
+    """Cancelled messages without a running turn: the cancellation is stored before their turn begins."""
     bled: list[str] = field(default_factory=list)
-    """What a model saw that it must not see."""
+    """Prompts that contained another session."""
     crew: Crew = field(default_factory=Crew)
     hands: list[Handlers] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
@@ -91,12 +91,12 @@ class World:
         found = MARK.findall("\n".join(message.content for message in request.messages))
         if len({(owner, session) for owner, session, _ in found}) != 1:
             self.bled.append(repr(request.messages))
-        # Two agents both speak as the assistant of this prompt: count what was said, not who said it.
+        # Two agents share the role of the assistant in this prompt, so count distinct texts.
         known = {message.content for message in request.messages if message.role == "assistant"}
         return f"re {last_words(request)} after {len(known)}"
 
     def mark(self, owner: UUID, session: str, number: int) -> str:
-        """Not that of a session of the same name that was deleted."""
+        """Return a text that differs from those of deleted sessions with the same name."""
         place = f"{session}_{self.deletions[owner, session]}"
         return f"<{'alice' if owner == ALICE else 'bob'}/{place}/{number}>"
 
@@ -106,7 +106,7 @@ class World:
         messages.append(await self.chats[owner].say(session, text))
 
     def at_work(self, workers: Sequence[SteppedWorker] | None = None) -> list[tuple[UUID, str]]:
-        """Where turns are under way."""
+        """Return the owners and sessions with running turns."""
         return [
             (owner, str(session))
             for worker in workers or self.crew.workers
@@ -132,7 +132,7 @@ class World:
 
 @dataclass
 class Machine:
-    """What all schedules share, because it is slow to make."""
+    """Connection and configs that all schedules share, because their creation is slow."""
 
     connection: StandaloneConnection
     numbers: Iterator[int] = field(default_factory=count)
@@ -142,7 +142,7 @@ class Machine:
         keys = Keys(f"w{next(self.numbers)}", lanes)
         store = Store(SteppedConnection(self.connection), keys, secret=b"not used" * 4)
         world = World(store, {owner: Chat(store, owner) for owner in (ALICE, BOB)})
-        # Both answer the same context: what one has answered must not be answered again for the other's sake.
+        # Both agents answer the same context. A retry for one must not repeat the answer of the other.
         same = {"selectors": [{"schema_name": CONTEXT, "all_tags": [f"consumer:{ASSISTANT}"]}]}
         agents = [agent(), *([agent(ECHO, subscriptions=same)] if two_agents else ())]
         world.agents = [agent.definition.agent_id for agent in agents]
@@ -150,13 +150,13 @@ class Machine:
             handlers = compose(store, FunctionModel(world.answer), agents=agents, configs=())
             for book in (handlers.configs, handlers.runner_configs):
                 book._from_file = self.configs[0]
-            # Nobody posts agents, configs or hints here: not to look for them every time makes it twice as fast.
+            # No agents, configs or hints are posted here. Filling the caches doubles the speed.
             for owner in (ALICE, BOB):
                 for configs in (handlers.configs, handlers.runner_configs):
                     configs._own._cache.put(owner, ())
                 handlers.agents._own._cache.put(owner, ())
                 for hints in handlers.hints:
-                    hints._known.update(
+                    hints._cached.update(
                         {(owner, name): (1e9, None) for name in (MESSAGE, RESPONSE, "note.v1")}
                     )
             world.hands.append(handlers)
@@ -167,7 +167,7 @@ class Machine:
 
 
 async def play(machine: Machine, schedule: bytes) -> World:
-    """Do what the schedule says, then let everybody finish."""
+    """Run a schedule, then let all workers finish."""
     world = machine.world(two_agents=schedule[0] % 3 == 1, lanes=2 if schedule[0] & 2 else 1)
     for worker in world.crew.workers:
         await worker.take_free_lanes(1)
@@ -183,14 +183,14 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
     under_way = [actor for worker in at_work for actor in worker.actors if not actor.over]
     match kind:
         case 0 if which >= 12:
-            # Rather while somebody is at work there.
+            # Prefer sessions with running turns.
             places = world.at_work() or PEOPLE
             await world.delete(*places[which % len(places)])
         case 0 if which >= 8 and len(world.agents) == 1:
             await world.cancel(*PEOPLE[which % len(PEOPLE)])
         case 0 | 1 | 2:
             await world.say(*PEOPLE[which % len(PEOPLE)])
-            if kind:  # and it gets its context at once, if somebody is there to make it
+            if kind:  # build its context at once, if a builder has the lane
                 for builder in workers[::2]:
                     await builder.read()
                     await builder.handle_all()
@@ -210,7 +210,7 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
         case 12 | 13 if at_work:
             await at_work[which % len(at_work)].crash(after_sending=kind == 13)
         case 14 if at_work:
-            # Frozen for longer than its leases: another one takes its lanes, and it goes on some time later.
+            # A worker is frozen for longer than its leases. Another one takes its lanes, and it continues later.
             frozen = at_work[which % len(at_work)]
             await frozen.lose_leases()
             for other in workers:
@@ -222,13 +222,13 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
             for actor in worker.actors:
                 await actor.settle()
         case 15:
-            # Not everybody hears of an edit at the same time.
+            # Workers see an edit at different times.
             books = [book for hands in world.hands for book in (hands.configs, hands.runner_configs)]
             books[which // 2 % len(books)]._from_file = machine.configs[which // 4]
 
 
 async def check(world: World) -> None:
-    """One answer per message and agent, in order, in its session; nothing bled, nothing failed."""
+    """Check for one answer per message and agent, in order and in its session, without failures."""
     store = world.store
     assert not world.bled, world.bled
     for (owner, session), messages in world.said.items():
@@ -244,7 +244,7 @@ async def check(world: World) -> None:
             to_answer = [(n, id) for n, id in enumerate(ids) if id not in stopped]
             assert [answer.context["trigger_id"] for answer in given_answers] == [id for _, id in to_answer]
             texts = [answer.context["message"] for answer in given_answers]
-            # Each one knows all the answers that were given before it.
+            # Each prompt contained all earlier answers.
             assert texts == [
                 f"re {world.mark(owner, session, n)} after {known}" for known, (n, _) in enumerate(to_answer)
             ]
@@ -258,11 +258,11 @@ async def check(world: World) -> None:
                 assert {item.id for item in read_record(version).items} <= mine
                 if INTERNAL not in version.tags:
                     built.append(version.context["trigger_id"])
-        assert built[::-1] == ids  # one context each; those made again by a turn for itself aside
+        assert built[::-1] == ids  # one context per message, without those rebuilt by a turn
     for owner in (ALICE, BOB):
         written: set[tuple[UUID, int]] = set()
         for event in await events_of(store, owner):
-            if event.operation == "deleted":  # what a context was called, the next session's is called too
+            if event.operation == "deleted":  # the next session of that name reuses the id of its context
                 written = {other for other in written if other[0] != event.id}
             elif event.operation != "session_deleted":
                 assert (event.id, event.version) not in written
@@ -279,7 +279,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[None]:
-    """Ten thousand schedules say more than anybody reads, and writing it takes half of the time."""
+    """Disable logging, which would take half of the time."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
@@ -295,7 +295,7 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
         await asyncio.sleep(0)
 
     monkeypatch.setattr(anyio, "sleep", at_once)
-    # Configs are edited here, not by time: what a worker has read stays until the schedule says so.
+    # Caches do not expire here: a worker sees an edit when the schedule contains it.
     monkeypatch.setattr("breadcrumbs.context_builder.configs_in_force._CHECK_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._TTL_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._TTL_SECONDS", 1e9)
@@ -335,11 +335,11 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
             played += len(schedules)
             await machine.connection.call(0, b"FLUSHALL")
 
-        @seed(part)  # the same schedules each time: a failure that cannot be repeated helps nobody
+        @seed(part)  # the same schedules in each run, so that failures can be reproduced
         @settings(
             max_examples=-(-SCHEDULES // PARTS // PER_EXAMPLE),
             deadline=None,
-            phases=[Phase.generate],  # a schedule is short, and it would take minutes to make it shorter
+            phases=[Phase.generate],  # no shrinking: schedules are short, and it would take minutes
             database=None,
             suppress_health_check=list(HealthCheck),
         )

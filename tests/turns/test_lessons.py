@@ -1,4 +1,4 @@
-"""Lessons about the integrity of a conversation that have no better place: one test for each row."""
+"""Lessons about the integrity of a conversation, one test per lesson."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.conversations import ALICE, MESSAGE, Chat, opened, recite, sp
 
 
 async def test_P1_the_version_returned_is_the_one_the_store_has(store: Store) -> None:
-    """Thirty writers at once: nobody's version is worked out, each is looked up."""
+    """Thirty concurrent writers each get the version that the store assigned."""
     chat = Chat(store)
     message = await chat.say("s", "draft")
 
@@ -40,7 +40,7 @@ async def test_P1_the_version_returned_is_the_one_the_store_has(store: Store) ->
     assert stale.value.current == 31
 
 
-async def test_P1_an_append_that_failed_is_seen_by_whoever_made_it(
+async def test_P1_a_failed_append_is_an_error_for_its_caller(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def gone(*args: Any) -> Any:
@@ -68,14 +68,14 @@ async def test_P3_a_retry_leaves_one_message_and_one_answer_and_the_turn_can_be_
     model = ScriptedModel([ModelError("out of order", retry=False), "Hello!"])
     async with working(store, model) as chat:
         first = await store.create(ALICE, new, idempotency_key="request 1")
-        again = await store.create(ALICE, new, idempotency_key="request 1")  # the client heard nothing
+        again = await store.create(ALICE, new, idempotency_key="request 1")  # the client got no reply
         assert again.replayed and again.id == first.id
         other = new.model_copy(update={"context": {"message": "Goodbye"}})
         with pytest.raises(IdempotencyMismatch):
             await store.create(ALICE, other, idempotency_key="request 1")
         (message,) = await chat.all("s", MESSAGE)
         assert (await chat.error_about(message)).context["error"] == "out of order"
-        await store.create(ALICE, new, idempotency_key="request 1")  # and once more, after the failure
+        await store.create(ALICE, new, idempotency_key="request 1")  # another retry, after the failure
         letters = DeadLetters(store)
         (letter,) = await letters.all(ALICE)
         await retry_letter(store, letter)
@@ -116,7 +116,7 @@ async def test_P11_a_parameter_works_or_does_not_exist(embedded_server: Embedded
         assert (await site.client.get(f"/breadcrumbs/{ids[0]}?")).status_code == 200
 
 
-async def test_P11_no_route_takes_a_parameter_that_it_does_nothing_with(
+async def test_P11_no_route_accepts_a_parameter_without_effect(
     embedded_server: EmbeddedServer,
 ) -> None:
     async with running_site(embedded_server.url) as site:
@@ -149,7 +149,7 @@ async def test_P12_a_field_of_an_answer_is_real_or_absent(embedded_server: Embed
 
 
 async def test_P13_any_replica_can_take_any_turn_of_any_session(embedded_server: EmbeddedServer) -> None:
-    """Each turn by another set of workers, with connections and caches of their own; no one knows the others."""
+    """Each turn runs on another set of workers with their own connections and caches."""
     async with opened(embedded_server.url, namespace="replicas") as first:
         for number in range(4):
             async with opened(embedded_server.url, namespace="replicas") as replica:

@@ -1,4 +1,7 @@
-"""Models in turns that are overloaded, slow, silent or talk garbage: a visible outcome, and nobody else notices."""
+"""Turns with models that are overloaded, slow, silent or return invalid output.
+
+Each has a visible outcome and does not affect others.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from tests.support.conversations import (
 )
 
 
-async def test_a_model_that_is_overloaded_is_asked_again_with_pauses_and_then_answers(store: Store) -> None:
+async def test_calls_of_an_overloaded_model_are_retried_with_delays(store: Store) -> None:
     pauses: list[int] = []
 
     def backoff(attempt: int) -> float:
@@ -39,7 +42,7 @@ async def test_a_model_that_is_overloaded_is_asked_again_with_pauses_and_then_an
         assert await chat.errors("s") == [] and await chat.dead_letters() == []
 
 
-async def test_P11_a_model_that_asks_for_a_pause_gets_it_before_it_is_asked_again(store: Store) -> None:
+async def test_P11_a_retry_waits_as_long_as_the_model_requests(store: Store) -> None:
     asked: list[float] = []
 
     def answer(request: ModelRequest) -> str:
@@ -53,7 +56,7 @@ async def test_P11_a_model_that_asks_for_a_pause_gets_it_before_it_is_asked_agai
         assert 0.6 <= asked[1] - asked[0] < 3
 
 
-async def test_of_several_agents_that_ask_for_a_pause_the_longest_counts(store: Store) -> None:
+async def test_the_longest_of_several_requested_pauses_counts(store: Store) -> None:
     asked: dict[str, list[float]] = {"a": [], "b": []}
 
     def model_of(one: ActiveAgent) -> FunctionModel:
@@ -78,7 +81,7 @@ async def answers_are(chat: Working, session: str, number: int) -> bool:
     return len(await chat.answers(session)) == number
 
 
-async def test_a_model_that_asks_for_a_very_long_pause_is_asked_again_before(
+async def test_a_very_long_requested_pause_is_shortened(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "_MAX_PAUSE_SECONDS", 0.05)
@@ -88,7 +91,7 @@ async def test_a_model_that_asks_for_a_very_long_pause_is_asked_again_before(
         assert answer.context["message"] == "here I am"
 
 
-async def test_a_model_that_stays_away_ends_in_an_error_and_a_dead_letter(store: Store) -> None:
+async def test_an_unavailable_model_leads_to_an_error_and_a_dead_letter(store: Store) -> None:
     model = FunctionModel(lambda request: (_ for _ in ()).throw(ModelError("overloaded", retry=True)))
     async with working(store, model, attempts=3) as chat:
         message = await chat.say("s", "Hello")
@@ -103,7 +106,7 @@ async def test_a_model_that_stays_away_ends_in_an_error_and_a_dead_letter(store:
         assert letter["error"] == "overloaded" and letter["attempts"] == 3 and letter["kind"] == "agents"
 
 
-async def test_a_failure_for_good_is_not_tried_again_and_leaves_its_neighbours_alone(store: Store) -> None:
+async def test_a_permanent_failure_is_not_retried_and_does_not_affect_others(store: Store) -> None:
     def answer(request: ModelRequest) -> str:
         if "poison" in last_words(request):
             raise ModelError("I refuse", retry=False)
@@ -122,7 +125,7 @@ async def test_a_failure_for_good_is_not_tried_again_and_leaves_its_neighbours_a
 
 
 @pytest.mark.parametrize("reason", ["", "\ud800 half a character", "x" * 3_000_000, "line\nbreak\x00\u2028"])
-async def test_an_error_in_any_words_is_left_in_the_session_and_the_worker_goes_on(
+async def test_an_error_with_any_text_is_stored_in_the_session_and_the_worker_continues(
     store: Store, reason: str
 ) -> None:
     model = ScriptedModel([ModelError(reason, retry=False), RuntimeError(reason), "still here"])
@@ -135,16 +138,16 @@ async def test_an_error_in_any_words_is_left_in_the_session_and_the_worker_goes_
 
 
 @pytest.mark.parametrize("empty", ["", "   \n\t "])
-async def test_an_empty_answer_is_an_error_that_says_so(store: Store, empty: str) -> None:
+async def test_an_empty_answer_is_reported_as_an_error(store: Store, empty: str) -> None:
     model = FunctionModel(lambda request: empty)
     async with working(store, model, attempts=2) as chat:
         error = await chat.error_about(await chat.say("s", "Hello"))
-        assert error.context["error"] == "the model gave an empty answer"
+        assert error.context["error"] == "the model returned an empty answer"
         assert len(model.requests) == 2
         assert await chat.answers("s") == []
 
 
-async def test_an_answer_of_ten_megabytes_is_an_error_that_says_so(store: Store) -> None:
+async def test_an_answer_of_ten_megabytes_is_reported_as_an_error(store: Store) -> None:
     model = FunctionModel(lambda request: "x" * 10_000_000)
     async with working(store, model) as chat:
         message = await chat.say("s", "Hello")
@@ -177,7 +180,7 @@ def deep(levels: int) -> str:
         ("\x00\x01\x02", "\x00\x01\x02"),
     ],
 )  # fmt: skip
-async def test_garbage_from_a_model_is_taken_as_what_it_is(store: Store, said: str, text: str) -> None:
+async def test_invalid_output_of_a_model_is_stored_as_text(store: Store, said: str, text: str) -> None:
     model = ScriptedModel([said, "next"])
     async with working(store, model) as chat:
         answer = await chat.answer_to(await chat.say("s", "Hello"))
@@ -186,7 +189,7 @@ async def test_garbage_from_a_model_is_taken_as_what_it_is(store: Store, said: s
         assert (await chat.answer_to(await chat.say("s", "And?"))).context["message"] == "next"
 
 
-async def test_an_agent_that_takes_too_long_is_stopped_and_others_are_answered_meanwhile(
+async def test_a_slow_agent_times_out_and_others_are_answered_meanwhile(
     store: Store,
 ) -> None:
     async def slow(request: ModelRequest) -> str:

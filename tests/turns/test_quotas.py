@@ -1,4 +1,4 @@
-"""Turns of an owner whose quota is used up end with a visible error, and can be asked for again."""
+"""Turns of an owner with an exceeded quota end with a visible error and can be retried."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.conversations import ALICE, MESSAGE, agent, recite, working
 
 @pytest.fixture
 async def limited(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """A store whose owners may keep six breadcrumbs."""
+    """Store with a quota of six breadcrumbs per owner."""
     store = await Store.open(
         embedded_server.url, namespace=f"q{token_hex(6)}", options=StoreOptions(quotas=Quotas(breadcrumbs=6))
     )
@@ -35,13 +35,13 @@ async def fill(store: Store, count: int) -> None:
         await store.create(ALICE, BreadcrumbCreate.parse(note))
 
 
-async def test_a_message_that_fills_the_quota_gets_an_error_and_its_answer_once_there_is_room(
+async def test_a_message_that_fills_the_quota_gets_an_error_and_later_its_answer(
     limited: Store,
 ) -> None:
     model = FunctionModel(recite)
     async with working(limited, model) as chat:
         await fill(limited, 5)
-        message = await chat.say("s", "Hello")  # the sixth
+        message = await chat.say("s", "Hello")  # the sixth breadcrumb
         error = await chat.error_about(message)
         assert "the quota of breadcrumbs is used up: 6 of 6" in error.context["error"]
         await chat.settled()
@@ -52,7 +52,7 @@ async def test_a_message_that_fills_the_quota_gets_an_error_and_its_answer_once_
         assert (await chat.answer_to(message)).context["message"]
 
 
-async def test_an_agent_without_a_context_is_not_asked_when_the_quota_is_used_up(limited: Store) -> None:
+async def test_an_agent_is_not_called_when_the_quota_is_exceeded(limited: Store) -> None:
     model = FunctionModel(recite)
     direct = agent("direct", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
     async with working(limited, model, agents=[direct], builders=0) as chat:

@@ -1,4 +1,4 @@
-"""How often a turn asks its server: everything is loaded once, in few round trips."""
+"""Round trips of a turn: everything is loaded once, in few round trips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 30
 
 
 class Noting(SteppedConnection):
-    """Notes what is read."""
+    """Connection that records the keys that are read."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -55,10 +55,10 @@ async def stepped(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
 
 
 async def hop(worker: SteppedWorker) -> int:
-    """The round trips from an event's arrival to its acknowledgement; what `wants` has to ask is included."""
+    """Return the round trips from an event's arrival to its acknowledgement, including those of `wants`."""
     connection: Any = worker.store.connection
     reading = Actor(worker.read)  # type: ignore[arg-type]
-    asked = await reading.finish(PATIENCE) - 1  # without the reading itself
+    asked = await reading.finish(PATIENCE) - 1  # without the read of the event
     assert len(worker.ready) == 1
     connection.read.clear()
     handled = await worker.begin(0).finish(PATIENCE)
@@ -72,7 +72,7 @@ async def hop(worker: SteppedWorker) -> int:
 async def test_P17_a_hop_takes_at_most_six_round_trips_and_reads_nothing_twice(
     stepped: Store, turns_before: int, caches: str
 ) -> None:
-    """With the config and the agent that come with the package, and a catalogue of tools to be found."""
+    """Uses the shipped config and agent, and a tool catalogue."""
     shipped = orjson.loads(config_path(Settings()).read_bytes())
     del shipped["$schema"]
     tools = shipped_tools()
@@ -88,10 +88,10 @@ async def test_P17_a_hop_takes_at_most_six_round_trips_and_reads_nothing_twice(
         await worker.take_free_lanes(stepped.lanes)
     for turn in range(turns_before + 1):
         await chat.say("s", f"message {turn}")
-        await runner.read()  # the message itself, long before its context
+        await runner.read()  # the message, before its context
         if caches == "cold":
             handlers.configs._own._cache._values.clear()
-            handlers.builder._hints._known.clear()
+            handlers.builder._hints._cached.clear()
         to_context = await hop(builder)
         if caches == "cold":
             handlers.agents._own._cache._values.clear()

@@ -116,7 +116,7 @@ async def test_two_contexts_for_one_message_are_answered_by_both_agents(
         assert len(await process.answers()) == 4
 
 
-async def test_an_answer_committed_during_the_next_turn_is_known_to_that_turn(process: Process) -> None:
+async def test_an_answer_committed_during_the_next_turn_is_in_its_context(process: Process) -> None:
     """A context built while the agent still answers lacks that answer. The runner has to notice it."""
     await process.chat.say("s", "second")
     await process.build_all()
@@ -133,7 +133,7 @@ async def test_an_answer_committed_during_the_next_turn_is_known_to_that_turn(pr
     assert third == f"user: first | assistant: user: first | user: second | assistant: {second} | user: third"
 
 
-async def test_a_cancellation_that_comes_before_the_turn_begins_is_heard(process: Process) -> None:
+async def test_a_cancellation_before_the_start_of_the_turn_is_respected(process: Process) -> None:
     await process.chat.say("s", "second")
     await process.build_all()
     await process.chat.cancel("s")
@@ -154,7 +154,7 @@ async def test_a_message_that_is_posted_again_is_answered_once(process: Process)
     assert (await process.answers())[1:] == ["user: first | assistant: user: first | user: second"]
 
 
-async def test_a_trigger_that_is_gone_when_its_turn_begins_is_not_answered(process: Process) -> None:
+async def test_a_trigger_deleted_before_its_turn_is_not_answered(process: Process) -> None:
     message = await process.chat.say("s", "second")
     await process.builder.read()
     await process.store.delete(process.chat.owner, message.id)
@@ -163,7 +163,7 @@ async def test_a_trigger_that_is_gone_when_its_turn_begins_is_not_answered(proce
     assert await process.answers() == ["user: first"]
 
 
-async def test_a_config_that_was_posted_before_a_message_holds_for_it(process: Process) -> None:
+async def test_a_config_posted_before_a_message_applies_to_it(process: Process) -> None:
     only_messages = [{"key": "conversation", "schema_name": MESSAGE}]
     await process.chat.post("context.config.v1", [], config(sources=only_messages))
     await process.chat.say("s", "second")
@@ -182,7 +182,7 @@ async def test_a_config_that_was_cached_long_ago_is_read_again(
 ) -> None:
     chat, book = process.chat, process.handlers.configs
     await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
-    book._own._cache._values[chat.owner] = (-1e9, ())  # loaded long ago
+    book._own._cache._values[chat.owner] = (-1e9, ())  # loaded before
     await chat.say("s", "second")
     await process.answer_all()
     (context,) = await process.chat.all("s", CONTEXT)
@@ -233,7 +233,7 @@ async def test_a_message_without_a_session_sees_no_other_messages(process: Proce
 
 
 async def test_context_variables_of_a_request_do_not_reach_turns(embedded_server: EmbeddedServer) -> None:
-    """Log fields and traces lie in context variables, which every task passes on to the tasks it starts."""
+    """Log fields and traces are stored in context variables, which tasks inherit."""
     request_name: ContextVar[str] = ContextVar("request_name", default="none")
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A store that is full, away, or that loses a reply in a turn, and what was in it before the message."""
+"""Turns with a store that is full, unavailable or loses replies, and with older data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.conversations import (
 
 
 @pytest.mark.parametrize("error", [StoreFull("full"), StoreUnavailable("away")])
-async def test_an_answer_waits_for_a_store_that_is_full_or_away_and_the_model_is_not_asked_again(
+async def test_an_answer_waits_for_an_unavailable_store_without_a_second_model_call(
     store: Store, error: Exception
 ) -> None:
     failed = failing_for(store, RESPONSE, error, times=3)
@@ -39,7 +39,7 @@ async def test_an_answer_waits_for_a_store_that_is_full_or_away_and_the_model_is
         assert await chat.errors("s") == []
 
 
-async def test_P2_an_answer_that_was_committed_is_in_the_history_once_though_its_confirmation_was_lost(
+async def test_P2_a_committed_answer_with_a_lost_reply_is_stored_once(
     store: Store,
 ) -> None:
     create = store.create
@@ -59,14 +59,14 @@ async def test_P2_an_answer_that_was_committed_is_in_the_history_once_though_its
         await chat.settled()
         assert [crumb.id for crumb in await chat.answers("s")] == lost == [answer.id]
         assert len(model.requests) == 1
-        # What was shown is what the next turn knows.
+        # The next prompt contains the answer that was shown.
         await chat.answer_to(await chat.say("s", "And?"))
         assert ("assistant", answer.context["message"]) in [
             (message.role, message.content) for message in model.requests[-1].messages
         ]
 
 
-async def test_a_context_whose_confirmation_was_lost_is_not_built_twice(store: Store) -> None:
+async def test_a_context_with_a_lost_commit_reply_is_not_built_twice(store: Store) -> None:
     put = store.put
     lost: list[str] = []
 
@@ -86,8 +86,8 @@ async def test_a_context_whose_confirmation_was_lost_is_not_built_twice(store: S
         assert await chat.errors("s") == []
 
 
-async def test_a_context_that_has_expired_does_not_stand_in_the_way_of_the_next_message(store: Store) -> None:
-    """Nobody has swept it yet: its key is taken, but nothing is there."""
+async def test_an_expired_context_does_not_block_the_next_message(store: Store) -> None:
+    """The expired context is not purged yet, so its key is taken but it cannot be read."""
     short = config(output={"schema_name": CONTEXT, "tags": ["agent:context"], "ttl_seconds": 1})
     async with working(store, configs=[short]) as chat:
         await chat.answer_to(await chat.say("one", "Hello"))
@@ -100,7 +100,7 @@ async def test_a_context_that_has_expired_does_not_stand_in_the_way_of_the_next_
         assert len(await chat.answers("one")) == 2 and len(await chat.answers("two")) == 3
 
 
-async def test_what_was_imported_is_history_and_nobody_answers_it(store: Store) -> None:
+async def test_imported_messages_are_not_answered(store: Store) -> None:
     model = FunctionModel(recite)
     async with working(store, model) as chat:
         message = await chat.say("s", "Hello")
@@ -109,7 +109,7 @@ async def test_what_was_imported_is_history_and_nobody_answers_it(store: Store) 
         await store.restore(old, [])
         await chat.settled()
         assert len(model.requests) == 1 and await chat.errors("s") == []
-        # It is part of the conversation all the same.
+        # It is still part of the conversation.
         await chat.answer_to(await chat.say("s", "And now?"))
         assert [text for text in (m.content for m in model.requests[-1].messages) if text == "Hello"] == [
             "Hello"

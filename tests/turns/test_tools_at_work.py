@@ -1,4 +1,4 @@
-"""Tools in turns: run once, told to the model whatever they do, and what a model says beside them."""
+"""Tools in turns: each call runs once, and its result or failure reaches the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_P9_a_tool_call_leaves_request_and_response_with_ids_derived_from_
         assert request.context["input"] == {"word": "tea"} and request.context["requestedBy"] == ASSISTANT
         assert response.context["status"] == "success" and response.context["output"] == "run 1 tea"
         assert response.context["request_id"] == str(request.id)
-        # Derived, and therefore equal on replay; unique, because trigger and step are.
+        # Ids are derived, so a replay has the same ones. Trigger and step make them unique.
         lane = home_lane(answer.id, store.lanes)
         place = (ASSISTANT, str(message.id), "0.0", "count_me", '{"word": "tea"}')
         assert request.id == derived_id(lane, "request", *place)
@@ -59,13 +59,13 @@ async def test_P9_a_tool_call_leaves_request_and_response_with_ids_derived_from_
         )
 
 
-async def test_P9_new_ids_differ_however_many_are_made_in_one_moment() -> None:
+async def test_P9_new_ids_are_unique_within_one_moment() -> None:
     made = [new_id(number % 16) for number in range(20_000)]
     assert len(set(made)) == len(made)
     assert {id.version for id in made} == {7}
 
 
-async def test_a_tool_is_not_run_again_when_its_turn_is(store: Store) -> None:
+async def test_a_tool_is_not_run_again_when_its_turn_is_retried(store: Store) -> None:
     counting = Counting()
     model = ScriptedModel([use("count_me"), ModelError("overloaded", retry=True), use("count_me"), "done"])
     async with working(store, model, agents=[agent(tools=["count_me"])], tools=[counting.tool]) as chat:
@@ -77,7 +77,7 @@ async def test_a_tool_is_not_run_again_when_its_turn_is(store: Store) -> None:
         assert "run 1" in model.requests[-1].messages[-1].content
 
 
-async def test_a_tool_is_not_run_again_when_the_store_was_away_for_its_result(store: Store) -> None:
+async def test_a_tool_is_not_run_again_after_the_store_was_unavailable(store: Store) -> None:
     counting = Counting()
     model = ScriptedModel([use("count_me"), "done"])
     failing_for(store, "tool.response.v1", StoreUnavailable("gone"), times=3)
@@ -95,7 +95,7 @@ async def test_several_calls_in_one_reply_are_run_in_order(store: Store) -> None
         assert outputs == ["run 1", "run 2", "run 3"]
 
 
-async def test_a_tool_outside_the_list_is_refused_and_the_model_is_told(store: Store) -> None:
+async def test_a_tool_outside_the_allow_list_is_refused_and_the_model_gets_the_error(store: Store) -> None:
     counting = Counting()
     other = Counting()
     other.tool.name = "other"
@@ -106,13 +106,13 @@ async def test_a_tool_outside_the_list_is_refused_and_the_model_is_told(store: S
         assert counting.runs == 0
         (response,) = await chat.all("s", "tool.response.v1")
         assert response.context["status"] == "error"
-        assert response.context["error"] == "count_me is not one of your tools (other)"
-        assert "not one of your tools" in model.requests[1].messages[-1].content
+        assert response.context["error"] == "tool count_me not found; your tools: other"
+        assert "not found; your tools" in model.requests[1].messages[-1].content
         assert answer.context["message"] == "then not"
 
 
 @pytest.mark.parametrize("name", ["", "\n\x00bad\u2028name", "x" * 1_000_000, "\ud800"])
-async def test_a_tool_name_that_is_garbage_ends_like_any_other_unknown_one(store: Store, name: str) -> None:
+async def test_an_invalid_tool_name_is_treated_as_unknown(store: Store, name: str) -> None:
     model = ScriptedModel([use(name, "no json"), "then not"])
     async with working(store, model) as chat:
         answer = await chat.answer_to(await chat.say("s", "Go"))
@@ -128,12 +128,12 @@ async def test_a_model_that_never_stops_calling_tools_is_stopped(store: Store) -
     agents = [agent(tools=["count_me"], max_steps=3)]
     async with working(store, model, agents=agents, tools=[counting.tool]) as chat:
         error = await chat.error_about(await chat.say("s", "Go"))
-        assert "asked for tools 3 times in a row" in error.context["error"]
+        assert "stopped after max_steps (3) model calls" in error.context["error"]
         assert len(model.requests) == 3 == counting.runs
         assert len(await chat.dead_letters()) == 1
 
 
-async def test_tools_that_raise_hang_or_return_what_is_no_json_are_told_to_the_model(store: Store) -> None:
+async def test_tool_failures_are_reported_to_the_model(store: Store) -> None:
     @tool
     async def raises() -> str:
         """Raise."""
@@ -180,7 +180,7 @@ async def test_the_output_of_a_tool_that_does_not_return_to_the_model_is_the_ans
         assert len(model.requests) == 1
 
 
-async def test_what_a_model_says_beside_a_tool_call_is_shown_and_stored(store: Store) -> None:
+async def test_text_of_a_model_next_to_a_tool_call_is_shown_and_stored(store: Store) -> None:
     counting = Counting()
     calls = use("count_me").tool_calls
     model = ScriptedModel(
@@ -197,13 +197,13 @@ async def test_what_a_model_says_beside_a_tool_call_is_shown_and_stored(store: S
     ):
         answer = await chat.answer_to(await chat.say("s", "Go"))
         assert answer.context["message"] == "Let me look.\n\nHm.\n\nIt is four."
-        # White space at the end of a reply is shown as it comes.
+        # Trailing white space of a reply is streamed unchanged.
         await eventually(
             lambda: _async(shown() == "Let me look.\n\n\nHm.\n\nIt is four."), f"it showed {shown()!r}"
         )
 
 
-async def test_what_a_model_has_said_is_shown_while_it_pauses(store: Store) -> None:
+async def test_the_text_so_far_is_shown_while_a_model_pauses(store: Store) -> None:
     goes_on = anyio.Event()
 
     async def hesitating(call: Call) -> str:
@@ -222,7 +222,7 @@ async def test_what_a_model_has_said_is_shown_while_it_pauses(store: Store) -> N
         await eventually(lambda: _async(shown() == "One, two, three."), f"it showed {shown()!r}")
 
 
-async def test_what_a_model_says_before_an_answer_in_json_stands_before_its_words(store: Store) -> None:
+async def test_text_before_a_json_answer_precedes_its_message(store: Store) -> None:
     counting = Counting()
     last = '{"action": "create", "breadcrumb": {"tags": ["found"], "context": {"message": "four", "n": 4}}}'
     model = ScriptedModel([ModelReply("Let me look.", use("count_me").tool_calls), last])
@@ -232,13 +232,13 @@ async def test_what_a_model_says_before_an_answer_in_json_stands_before_its_word
         assert answer.context["n"] == 4 and "found" in answer.tags
 
 
-async def test_words_beside_a_tool_call_are_no_answer_where_none_follows(store: Store) -> None:
+async def test_text_next_to_a_tool_call_is_not_an_answer_by_itself(store: Store) -> None:
     counting = Counting()
     model = ScriptedModel([ModelReply("Let me look.", use("count_me").tool_calls), ""])
     agents = [agent(tools=["count_me"])]
     async with working(store, model, agents=agents, tools=[counting.tool], attempts=1) as chat:
         error = await chat.error_about(await chat.say("s", "Go"))
-        assert error.context["error"] == "the model gave an empty answer"
+        assert error.context["error"] == "the model returned an empty answer"
 
 
 async def _async(value: bool) -> bool:
@@ -247,7 +247,7 @@ async def _async(value: bool) -> bool:
 
 @asynccontextmanager
 async def deltas_of(store: Store) -> AsyncIterator[Callable[[], str]]:
-    """All that was shown while answers were made."""
+    """Collect the deltas of all answers. Yield a function that returns their text."""
     pieces: list[str] = []
 
     async def listen() -> None:
@@ -261,6 +261,6 @@ async def deltas_of(store: Store) -> AsyncIterator[Callable[[], str]]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listen)
-        await eventually(heard, "nobody listens")
+        await eventually(heard, "no client is subscribed")
         yield lambda: "".join(pieces)
         tasks.cancel_scope.cancel()

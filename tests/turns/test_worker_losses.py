@@ -1,4 +1,4 @@
-"""Workers that die, freeze or are disconnected: what is counted, and how soon others take over."""
+"""Workers that die, freeze or are disconnected: counted losses and the time until others take over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def take_over(store: Store) -> None:
     assert await Leases(store, KIND, "another", seconds=60).take(0) is not None
 
 
-async def test_a_thawed_worker_starts_and_counts_nothing_in_a_lane_that_it_lost(
+async def test_a_resumed_worker_starts_and_counts_nothing_in_a_lost_lane(
     embedded_server: EmbeddedServer,
 ) -> None:
     thaw = anyio.Event()
@@ -50,7 +50,7 @@ async def test_a_thawed_worker_starts_and_counts_nothing_in_a_lane_that_it_lost(
     async with opened(embedded_server.url, lanes=1) as store:
         chat, recorder = Chat(store), Recorder(store, freeze)
         await chat.say("a", "first")
-        second = await chat.say("b", "second")  # waits for the only place
+        second = await chat.say("b", "second")  # waits for the only slot
         worker = Worker(store, reader_of(store), recorder, lease_seconds=60, limits=TurnLimits(concurrency=1))
         async with running(worker):
             await eventually(partial(begun, recorder, 1), "not begun")
@@ -63,7 +63,7 @@ async def test_a_thawed_worker_starts_and_counts_nothing_in_a_lane_that_it_lost(
             assert recorder.begun == ["first"], "a handler was started in a lost lane"
 
 
-async def test_a_process_that_was_frozen_longer_than_its_lease_asks_before_it_starts_a_handler(
+async def test_a_process_frozen_beyond_its_lease_checks_it_before_starting_a_handler(
     embedded_server: EmbeddedServer,
 ) -> None:
     entered: list[int] = []
@@ -73,7 +73,7 @@ async def test_a_process_that_was_frozen_longer_than_its_lease_asks_before_it_st
         async def wants(self, event: Event) -> bool:
             if event.operation == "created" and not frozen:
                 frozen.append(event)
-                time.sleep(0.8)  # noqa: ASYNC251 - the whole process stands still, and the lease runs out
+                time.sleep(0.8)  # noqa: ASYNC251 - blocks the whole process until the lease expires
             return await super().wants(event)
 
         async def handle(self, turn: Turn) -> None:
@@ -113,7 +113,7 @@ async def test_a_lost_lane_stops_its_handlers_at_once(embedded_server: EmbeddedS
             assert not lane.unfinished
 
 
-async def test_failures_are_remembered_when_their_worker_dies(embedded_server: EmbeddedServer) -> None:
+async def test_failures_are_stored_when_their_worker_dies(embedded_server: EmbeddedServer) -> None:
     async def fail(turn: Turn, text: str) -> None:
         raise TurnFailed("not now", retry=True)
 
@@ -147,10 +147,8 @@ async def _failed(store: Store, times: int) -> bool:
 
 
 @pytest.mark.parametrize("dies", [True, False])
-async def test_a_death_is_counted_and_a_stall_is_told_from_it(
-    embedded_server: EmbeddedServer, dies: bool
-) -> None:
-    """Only for the event whose handler was running. The one that waited is not blamed."""
+async def test_deaths_and_stalls_are_counted_separately(embedded_server: EmbeddedServer, dies: bool) -> None:
+    """Only the event with a running handler gets a loss. The waiting one does not."""
     release = anyio.Event()
 
     async def hang(turn: Turn, text: str) -> None:
@@ -160,7 +158,7 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
         chat = Chat(store)
         at_work = await chat.say("s", "running")
         await chat.say("s", "waiting")
-        # A suspect already: it runs alone, and what happens to its worker is counted.
+        # The event is already a suspect, so it runs alone and losses of its worker are counted.
         suspect = Attempts(shared_losses=3).encode()
         await store.connection.call(0, b"HSET", store.keys.attempts(0, KIND), at_work.created, suspect)
         recorder = Recorder(store, hang)
@@ -174,7 +172,7 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
             if dies:
                 tasks.cancel_scope.cancel()
             else:
-                # It keeps its connection, and does not renew its leases.
+                # The worker keeps its connection and does not renew its leases.
                 lost._lanes.renew_all = lost._balance = anyio.sleep_forever  # type: ignore[method-assign]
                 await anyio.sleep(1.2)
                 async with running(heir):
@@ -204,7 +202,7 @@ async def _check_blame(store: Store, heir: Worker, at: int, blame: Attempts) -> 
     assert {other: one.ended() for other, one in (await stored_attempts(store)).items()} == {at: blame}
 
 
-async def test_a_lane_that_is_given_back_unfinished_blames_no_event(embedded_server: EmbeddedServer) -> None:
+async def test_returning_an_unfinished_lane_blames_no_event(embedded_server: EmbeddedServer) -> None:
     async def hang(turn: Turn, text: str) -> None:
         await anyio.sleep_forever()
 
@@ -220,7 +218,7 @@ async def test_a_lane_that_is_given_back_unfinished_blames_no_event(embedded_ser
 
 
 async def dies_and_is_replaced(store: Store, *, lease: float) -> float:
-    """Let one of two workers die. Returns how long its lanes were without a worker."""
+    """Let one of two workers die. Return the time that its lanes were without a worker."""
     chat = Chat(store)
     fallen, heir = (Worker(store, reader_of(store), Recorder(store), lease_seconds=lease) for _ in range(2))
     async with running(heir):
@@ -244,17 +242,17 @@ async def test_the_lanes_of_a_dead_worker_are_taken_over_long_before_its_leases_
         assert await dies_and_is_replaced(store, lease=100.0) < 10.0
 
 
-async def test_a_dead_worker_is_noticed_on_the_servers_own_redis(standalone_server: Server) -> None:
+async def test_a_dead_worker_is_detected_on_a_redis_server(standalone_server: Server) -> None:
     async with opened(standalone_server.url) as store:
         assert await dies_and_is_replaced(store, lease=100.0) < 10.0
 
 
-async def test_a_dead_worker_is_noticed_on_a_cluster(cluster_server: Cluster) -> None:
+async def test_a_dead_worker_is_detected_on_a_cluster(cluster_server: Cluster) -> None:
     async with opened(cluster_server.url) as store:
         assert await dies_and_is_replaced(store, lease=100.0) < 10.0
 
 
-async def test_without_the_right_to_use_pubsub_dead_workers_are_replaced_when_their_leases_end() -> None:
+async def test_without_pubsub_permission_dead_workers_are_replaced_when_their_leases_expire() -> None:
     with Server() as server:
         rights = ["~*", "resetchannels", "&bc:deltas", "+@all", "-pubsub"]
         server.command("ACL", "SETUSER", "crumb", "on", ">password", *rights)
@@ -275,7 +273,7 @@ async def test_without_the_right_to_use_pubsub_dead_workers_are_replaced_when_th
                 assert await done(chat, "s") == ["hello"]
 
 
-async def test_a_worker_that_is_connected_is_never_evicted_however_long_it_is_silent(store: Store) -> None:
+async def test_a_connected_worker_is_never_evicted(store: Store) -> None:
     """A frozen or overloaded worker keeps its lanes until its leases end."""
     observer = Liveness(store, KIND, "observer", grace=1)
     silent = Liveness(store, KIND, "silent", grace=1)
@@ -289,7 +287,7 @@ async def test_a_worker_that_is_connected_is_never_evicted_however_long_it_is_si
                 assert await observer.dead_peers() == []
                 await anyio.sleep(0.1)
             connection.cancel_scope.cancel()
-        assert await observer.dead_peers() == []  # a broken link may be opened again
+        assert await observer.dead_peers() == []  # a broken connection can be opened again
         await eventually(partial(_sees_dead, observer, ["silent"]), "the death was not noticed")
         tasks.cancel_scope.cancel()
 
@@ -306,7 +304,7 @@ async def _sees_dead(liveness: Liveness, names: list[str]) -> bool:
     return await liveness.dead_peers() == names
 
 
-async def test_a_worker_that_the_server_does_not_know_judges_no_other(store: Store) -> None:
+async def test_an_unregistered_worker_evicts_no_other(store: Store) -> None:
     """After a restart of the server no worker is subscribed for a moment."""
     await store.connection.call(0, b"SADD", store.keys.visible_workers(KIND), "peer")
     observer = Liveness(store, KIND, "observer", grace=1)

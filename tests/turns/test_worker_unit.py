@@ -1,4 +1,4 @@
-"""Leases, lanes and what is done in them: the parts of a worker one by one, on a real server."""
+"""The parts of a worker on a real server: leases, lanes, failures and draining."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DONE = "done.v1"
 
 
 class Recorder:
-    """A handler that notes what it does: for each message a `done.v1` with an id derived from it."""
+    """Handler that writes a `done.v1` for each message, with an id derived from the message."""
 
     kind = "recorders"
 
@@ -92,7 +92,7 @@ async def all_done(chat: Chat, session: str, count: int) -> bool:
 
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[anyio.abc.TaskGroup]:
-    """Run workers until the end of the block; they are drained then, unless they were stopped before."""
+    """Run workers until the end of the block, then drain those that were not stopped."""
     problem = None
     async with anyio.create_task_group() as tasks:
         for worker in workers:
@@ -134,7 +134,7 @@ async def test_a_lane_has_one_holder_and_its_fence_only_grows(store: Store) -> N
     assert not await ann.renew(first) and await ben.renew(second)
 
 
-async def test_a_lease_ends_by_itself_and_cannot_be_kept_any_more(store: Store) -> None:
+async def test_an_expired_lease_cannot_be_renewed(store: Store) -> None:
     ann, ben = (Leases(store, "kind", name, seconds=0.2) for name in ("ann", "ben"))
     first = await lease_of(ann)
     await anyio.sleep(0.25)
@@ -148,7 +148,7 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
     old = await lease_of(ann)
     await store.connection.call(0, b"DEL", store.keys.lease(0, "kind"))
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
-    for holder in (None, await lease_of(ben)):  # whether or not somebody else has it by now
+    for holder in (None, await lease_of(ben)):  # without and with a new holder
         with pytest.raises(LeaseLost):
             await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(old, 5, 5, b"{}")))
         with pytest.raises(LeaseLost):
@@ -160,7 +160,7 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
     assert not await store.connection.call(0, b"EXISTS", store.keys.body(0, ALICE, id.bytes))
 
 
-async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -> None:
+async def test_a_commit_writes_acknowledges_and_stores_a_dead_letter_atomically(store: Store) -> None:
     leases = Leases(store, "kind", "ann", seconds=30)
     lease = await lease_of(leases)
     await leases.store_attempts(lease, {7: Attempts(failures=1)})
@@ -177,13 +177,13 @@ async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -
         and not progress.attempts
     )
     assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
-    # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
+    # An existing id is not written again and acknowledges nothing, because another worker may have written it.
     again = await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(lease, 9, 9)))
     assert again.found and (await leases.progress(0)).done == {7}
 
 
-async def test_a_low_water_mark_never_falls(store: Store) -> None:
-    """Marks are worked out before they are sent; the older one may arrive last."""
+async def test_the_acknowledged_position_never_decreases(store: Store) -> None:
+    """Positions are computed before they are sent, so an older one can arrive last."""
     leases = Leases(store, "kind", "ann", seconds=30)
     lease = await lease_of(leases)
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
@@ -196,11 +196,13 @@ async def test_a_low_water_mark_never_falls(store: Store) -> None:
     assert progress.acknowledged_up_to == 20 and not progress.done
 
 
-async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_live_workers_are_determined_by_the_servers_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers = [Leases(store, "kind", name, seconds=0.3) for name in ("c", "a", "b")]
     for worker in workers:
         assert worker.worker in await worker.heartbeat()
-    monkeypatch.setattr(store.clock, "offset", 10**12)  # this process lives in another century
+    monkeypatch.setattr(store.clock, "offset", 10**12)  # the clock of this process is far off
     assert await workers[0].heartbeat() == ["a", "b", "c"]
     await workers[1].sign_off()
     assert await workers[0].list_workers() == ["b", "c"]
@@ -211,7 +213,7 @@ async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch:
 # Lanes
 
 
-async def test_three_workers_share_sixteen_lanes_evenly_and_one_who_joins_gets_its_share(
+async def test_three_workers_share_sixteen_lanes_evenly_and_a_new_one_gets_its_share(
     embedded_server: EmbeddedServer,
 ) -> None:
     async with opened(embedded_server.url, lanes=16) as store:
@@ -235,24 +237,24 @@ async def test_three_workers_share_sixteen_lanes_evenly_and_one_who_joins_gets_i
             tasks.start_soon(talk)
             await anyio.sleep(0.5)
             tasks.start_soon(workers[3].run)
-            joined = await eventually(lambda: spread(4), "who joined did not get its share")
+            joined = await eventually(lambda: spread(4), "the new worker did not get its share")
             assert sorted(len(worker.lanes) for worker in workers) == [4, 4, 4, 4]
-            workers[0].stop()  # and one leaves
-            await eventually(lambda: taken(workers[0], 0), "who left has kept lanes")
+            workers[0].stop()  # one worker leaves
+            await eventually(lambda: taken(workers[0], 0), "the stopped worker has kept lanes")
             for session in range(10):
                 await eventually(lambda s=session: all_done(chat, f"s{s}", 40), "not all was done")  # type: ignore[misc]
                 assert await done(chat, f"s{session}") == [f"{session}/{number}" for number in range(40)]
             for worker in workers:
                 worker.stop()
         begun = Counter(text for recorder in recorders for text in recorder.begun)
-        assert set(begun.values()) == {1}, "something was begun twice, though nobody has died"
+        assert set(begun.values()) == {1}, "an event was begun twice without a death"
         print(f"\nlanes were even after {took:.2f} s, again after {joined:.2f} s")
 
 
 async def test_the_lanes_of_a_worker_that_died_are_taken_over_within_its_lease_and_a_second(
     embedded_server: EmbeddedServer,
 ) -> None:
-    """The survivor has its full share already, and must first learn that it is alone."""
+    """The other worker already has its full share and must first notice that it is alone."""
     lease = 2.0
     async with opened(embedded_server.url, lanes=4) as store:
         chat = Chat(store)
@@ -274,7 +276,7 @@ async def test_the_lanes_of_a_worker_that_died_are_taken_over_within_its_lease_a
         assert took <= lease + 1.0
 
 
-async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_next(
+async def test_events_that_finished_out_of_order_are_not_repeated_by_the_next_worker(
     embedded_server: EmbeddedServer,
 ) -> None:
     async with opened(embedded_server.url, lanes=1) as store:
@@ -297,16 +299,16 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
             assert progress.acknowledged_up_to < slow.created and len(progress.done) == 3
             tasks.cancel_scope.cancel()
         async with running(Worker(store, reader_of(store), second, lease_seconds=0.5)):
-            await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
+            await eventually(lambda: all_done(chat, "a", 1), "no worker took over")
         assert second.begun == ["slow"]
         progress = await leases.progress(0)
         assert progress.acknowledged_up_to > slow.created and not progress.done and not progress.attempts
 
 
-async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
+async def test_returning_a_lane_loses_no_waiting_events(
     embedded_server: EmbeddedServer,
 ) -> None:
-    """What waits lies between two that run. When these are done, the mark must not have passed it."""
+    """A waiting event lies between two running ones. Their acknowledgements must not move the position past it."""
     async with opened(embedded_server.url, lanes=1) as store:
         store.connection = SteppedConnection(store.connection)
         chat = Chat(store)
@@ -333,7 +335,7 @@ async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
         assert await done(chat, "a") == ["a1", "a2"] and await done(chat, "b") == ["b1"]
 
 
-async def test_a_slow_turn_holds_up_a_lane_that_is_given_back_for_a_lease_and_no_longer(
+async def test_a_slow_turn_delays_the_return_of_a_lane_by_one_lease_at_most(
     embedded_server: EmbeddedServer,
 ) -> None:
     release = anyio.Event()
@@ -354,7 +356,7 @@ async def test_a_slow_turn_holds_up_a_lane_that_is_given_back_for_a_lease_and_no
             await eventually(lambda: begun(recorders[0], 6), "not begun")
             tasks.start_soon(second.run)
             await eventually(lambda: taken(second, 1), "the lane was not given back", limit=5)
-            await eventually(lambda: begun(recorders[1], 1), "what was handed over was not begun again")
+            await eventually(lambda: begun(recorders[1], 1), "the released event was not begun again")
             release.set()
             for message in slow:
                 await eventually(lambda m=message: all_done(chat, m.session_id or "", 1), "lost")  # type: ignore[misc]
@@ -368,10 +370,10 @@ async def begun(recorder: Recorder, count: int) -> bool:
     return len(recorder.begun) >= count
 
 
-async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was_not_done(
+async def test_P2_a_worker_that_regains_a_lane_continues_with_unacknowledged_events(
     embedded_server: EmbeddedServer,
 ) -> None:
-    """What it was reading when it lost the lane comes from further on, and must not move the new start there."""
+    """Events of a read that began before the loss are later ones. They must not move the new start position."""
     first_try = True
 
     async def hang(turn: Turn, text: str) -> None:
@@ -388,20 +390,20 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
             await chat.say("a", "first")
             await eventually(lambda: begun(recorder, 1), "not begun")
             held = worker._lanes.by_number[0]
-            # As if it had been frozen for longer than its lease.
+            # As after a freeze that was longer than its lease.
             await store.connection.call(0, b"DEL", store.keys.lease(0, recorder.kind))
 
             async def taken_again() -> bool:
                 return worker._lanes.by_number.get(0, held) is not held
 
             await eventually(taken_again, "the lane was not taken again")
-            await chat.say("b", "second")  # comes to a read that began before
+            await chat.say("b", "second")  # arrives in a read that began before the loss
             await eventually(lambda: all_done(chat, "b", 1), "the second was lost")
             await eventually(lambda: all_done(chat, "a", 1), "the first was lost")
         assert recorder.begun.count("second") == 1 and await chat.dead_letters(recorder.kind) == []
 
 
-async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others(store: Store) -> None:
+async def test_a_turn_that_waits_for_a_retry_frees_its_slot(store: Store) -> None:
     again = anyio.Event()
 
     async def fail(turn: Turn, text: str) -> None:
@@ -413,10 +415,10 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
     async with running(worker):
         for number in range(3):
             await chat.say(f"waits {number}", "patience")
-        await eventually(lambda: _async(len(handler.begun) == 3), "one that waits has stopped the others")
+        await eventually(lambda: _async(len(handler.begun) == 3), "a waiting turn has stopped the others")
         await chat.say("s", "now")
-        await eventually(lambda: all_done(chat, "s", 1), "those who wait have stopped another one")
-        # Each takes a place again for its next attempt, which is then there for the next one.
+        await eventually(lambda: all_done(chat, "s", 1), "waiting turns have stopped another one")
+        # Each takes a slot for its next attempt and frees it afterwards.
         again.set()
         for lane in worker._lanes.by_number.values():
             for turn in lane.running.values():
@@ -424,7 +426,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
         for number in range(3):
             await eventually(partial(all_done, chat, f"waits {number}", 1), "it was not tried again")
         await chat.say("s", "and then")
-        await eventually(lambda: all_done(chat, "s", 2), "a place was lost")
+        await eventually(lambda: all_done(chat, "s", 2), "a slot was lost")
 
 
 async def _async(value: bool) -> bool:
@@ -432,14 +434,14 @@ async def _async(value: bool) -> bool:
 
 
 class FarAway(SteppedConnection):
-    """A server at the end of a slow line."""
+    """Connection with a delay of 0.1 s per request."""
 
     async def _ask(self, send: Callable[[], Awaitable[Any]]) -> Any:
         await anyio.sleep(0.1)
         return await send()
 
 
-async def test_on_a_slow_line_a_worker_keeps_its_lanes_however_many_they_are(
+async def test_a_worker_keeps_all_its_lanes_on_a_slow_connection(
     embedded_server: EmbeddedServer,
 ) -> None:
     async with opened(embedded_server.url, lanes=64) as store:
@@ -480,11 +482,11 @@ async def test_sessions_of_two_tenants_with_the_same_name_are_two_sessions(
 
 
 class Death(BaseException):
-    """Ends a worker on the spot, as a segmentation fault would."""
+    """Ends a worker at once, like a segmentation fault."""
 
 
 class Mortal(SteppedConnection):
-    """The dead ask for nothing more, whatever their last tasks would still like to do."""
+    """Connection that sends no requests of a dead worker's remaining tasks."""
 
     dead = False
 
@@ -494,7 +496,7 @@ class Mortal(SteppedConnection):
         return await send()
 
 
-async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour_along(
+async def test_an_event_that_kills_its_worker_fails_without_affecting_others(
     embedded_server: EmbeddedServer,
 ) -> None:
     healed = anyio.Event()
@@ -503,7 +505,7 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
         if text != "poison":
             await healed.wait()
             return
-        await anyio.sleep(0.05)  # the neighbours are at work by now
+        await anyio.sleep(0.05)  # the other turns are running
         mortal.dead = True
         raise Death
 
@@ -536,21 +538,21 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
                     tasks.start_soon(worker.run)
                     await eventually(given_up, "it neither dies nor gives up")
                     healed.set()
-                    await eventually(neighbours_done, "a neighbour is lost")
+                    await eventually(neighbours_done, "another event was lost")
                     tasks.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 assert group.subgroup(Death)
                 deaths += 1
-        assert deaths == 6  # three beside the neighbours, which count as no attempt, and three alone
+        assert deaths == 6  # three with others, which are not attempts, and three alone
         (error,) = await chat.errors("bad")
-        assert error.context["error"] == "given up after 3 attempts that did not come to an end"
+        assert error.context["error"] == "failed after 3 attempts that did not complete"
         (letter,) = await chat.dead_letters(Recorder.kind)
         assert letter["breadcrumb_id"] == str(poison.id) and letter["session_id"] == "bad"
         assert [await chat.errors(f"good {number}") for number in range(5)] == [[]] * 5
 
 
 async def test_error_dead_letter_and_acknowledgement_are_one_write(embedded_server: EmbeddedServer) -> None:
-    """Killed after it, all three are there; killed before it, none, and the turn is run again."""
+    """A kill after the write leaves all three. A kill before it leaves none, and the turn runs again."""
 
     async def fail(turn: Turn, text: str) -> None:
         raise TurnFailed("no")
@@ -568,7 +570,7 @@ async def test_error_dead_letter_and_acknowledgement_are_one_write(embedded_serv
             await actor.settle()
             while not recorder.begun:
                 await actor.step()
-            await worker.crash(after_sending=after_sending)  # with the error on its lips
+            await worker.crash(after_sending=after_sending)  # during the write of the error
             assert len(await chat.errors("s")) == len(await chat.dead_letters(Recorder.kind)) == after_sending
         third = SteppedWorker(store, Recorder(store, fail), "third")
         await third.take_free_lanes(1)
@@ -576,7 +578,7 @@ async def test_error_dead_letter_and_acknowledgement_are_one_write(embedded_serv
         assert third.ready == []
 
 
-async def test_a_handler_that_cannot_even_say_that_it_failed_leaves_a_dead_letter(store: Store) -> None:
+async def test_a_handler_whose_error_report_fails_leaves_a_dead_letter(store: Store) -> None:
     class Speechless(Recorder):
         async def handle(self, turn: Turn) -> None:
             raise TurnFailed("no")
@@ -596,7 +598,7 @@ async def test_a_handler_that_cannot_even_say_that_it_failed_leaves_a_dead_lette
     assert letter["error"] == "no" and letter["attempts"] == 1
 
 
-async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ever(store: Store) -> None:
+async def test_a_server_error_that_is_not_an_outage_is_not_retried_forever(store: Store) -> None:
     async def wrong(turn: Turn, text: str) -> None:
         raise StoreError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
@@ -613,7 +615,7 @@ async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ev
         assert "WRONGTYPE" in error.context["error"] and error.context["attempts"] == 3
 
 
-async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(store: Store) -> None:
+async def test_a_worker_continues_when_its_filter_fails(store: Store) -> None:
     class Confused(Recorder):
         async def wants(self, event: Event) -> bool:
             if "confusing:yes" in event.tags:
@@ -628,7 +630,7 @@ async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(st
     assert await done(chat, "s") == ["odd", "plain"]
 
 
-async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_those_read_with_it(
+async def test_an_outage_during_filtering_loses_no_events_of_the_batch(
     store: Store,
 ) -> None:
     class OutOfReach(Recorder):
@@ -642,7 +644,7 @@ async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_th
             return wanted
 
     chat = Chat(store)
-    for number in range(4):  # before anybody listens, so that all of them are read together
+    for number in range(4):  # before the worker starts, so that all are read together
         await chat.say("s", str(number))
     async with running(Worker(store, reader_of(store), OutOfReach(store), lease_seconds=2)):
         await eventually(lambda: all_done(chat, "s", 4), "some are lost")
@@ -651,11 +653,11 @@ async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_th
     assert await done(chat, "s") == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
+async def test_a_reader_reconnects_when_its_server_is_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that vanishes says nothing, not even that the link is broken."""
-    silent = socket.create_server(("127.0.0.1", 0))  # the kernel takes connections, nobody answers
+    """A machine that vanishes does not close its connections."""
+    silent = socket.create_server(("127.0.0.1", 0))  # the kernel accepts connections, and no process replies
     host, port = silent.getsockname()
     blocking = store.connection.blocking
     opened_links = 0
@@ -676,7 +678,7 @@ async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
     silent.close()
 
 
-async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_worker(
+async def test_an_outage_while_lanes_are_returned_does_not_end_the_worker(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(embedded_server.url, lanes=4) as store:
@@ -691,7 +693,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 
             monkeypatch.setattr(worker.leases, "acknowledge", away)
             other = Leases(store, Recorder.kind, "another", seconds=0.8)
-            await other.heartbeat()  # somebody joins, and half of the lanes have to go
+            await other.heartbeat()  # another worker joins, so half of the lanes must be released
             await eventually(lambda: taken(worker, 2), "it did not give lanes back")
             monkeypatch.setattr(worker.leases, "acknowledge", acknowledge)
             await eventually(lambda: taken(worker, 4), "it did not take them again")
@@ -702,7 +704,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 # Draining
 
 
-async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_over_what_waits(
+async def test_P23_a_stopping_worker_finishes_running_turns_and_hands_over_the_rest(
     embedded_server: EmbeddedServer,
 ) -> None:
     go_on = anyio.Event()
@@ -722,19 +724,19 @@ async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_o
             await eventually(lambda: begun(stopping, 1), "not begun")
             worker.stop()
             await anyio.sleep(0.2)
-            await chat.say("s", "third")  # nothing is taken on any more
+            await chat.say("s", "third")  # new events are not handled any more
             go_on.set()
             began = time.monotonic()
         assert time.monotonic() - began < 1.0
         assert await done(chat, "s") == ["first"] and worker.lanes == []
         assert await Leases(store, Recorder.kind, "x", seconds=1).free_lanes() == [0]
         async with running(Worker(store, reader_of(store), following, lease_seconds=5)):
-            await eventually(lambda: all_done(chat, "s", 3), "what waited was lost")
+            await eventually(lambda: all_done(chat, "s", 3), "a waiting event was lost")
         assert following.begun == ["second", "third"]
         assert await done(chat, "s") == ["first", "second", "third"]
 
 
-async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_another(
+async def test_P23_unfinished_turns_are_handed_over_after_the_timeout(
     embedded_server: EmbeddedServer,
 ) -> None:
     async def hang(turn: Turn, text: str) -> None:
@@ -753,11 +755,11 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
         assert 0.4 < time.monotonic() - began < 2.0
         async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)):
             took = await eventually(lambda: all_done(chat, "s", 1), "it was lost")
-        assert took < 1.0  # its lane was given back, nobody had to wait for a lease
+        assert took < 1.0  # the lane was released, so no lease had to expire
         assert await chat.errors("s") == [] and await chat.all("s", ERROR) == []
 
 
-async def test_a_worker_whose_store_is_gone_stops_all_the_same(
+async def test_a_worker_stops_even_if_its_store_is_unavailable(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)
@@ -775,8 +777,8 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
             await eventually(lambda: taken(worker, 0), "it does not stop", limit=5)
 
 
-async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
-    """Who is cancelled while it waits for its next attempt has none: another one would run beside too many."""
+async def test_a_freed_slot_is_not_freed_twice() -> None:
+    """A task cancelled while it waits for its next attempt holds no slot. A second release would exceed the limit."""
     permits = anyio.Semaphore(1)
     async with Slot(permits) as slot:
         slot.release()
@@ -799,15 +801,15 @@ async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(start, "suspect 1", reruns.alone)
         await settled()
-        assert started == ["suspect 1"]  # nothing else is there
+        assert started == ["suspect 1"]  # no other turn is waiting
         tasks.start_soon(start, "suspect 2", reruns.alone)
         for number in range(20):
             tasks.start_soon(start, f"other {number}", reruns.together)
         await settled()
-        assert len(started) == 1  # it is alone
+        assert len(started) == 1  # it runs alone
         reruns.alone.release()
         await settled()
-        assert len(started) == 1 + 16  # a window of others
+        assert len(started) == 1 + 16  # a full window of other turns
         for _ in range(15):
             reruns.together.release()
             await settled()
@@ -820,7 +822,7 @@ async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_
         assert len(started) == 1 + 16 + 1 + 4
 
 
-async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_starting() -> None:
+async def test_a_cancelled_waiting_rerun_does_not_block_others() -> None:
     reruns = Reruns(1)
     await reruns.alone.acquire()
     async with anyio.create_task_group() as waiting:
@@ -828,7 +830,7 @@ async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_start
         waiting.start_soon(reruns.alone.acquire)
         await settled()
         waiting.cancel_scope.cancel()
-        reruns.alone.release()  # in the same moment
+        reruns.alone.release()  # at the same time
     with anyio.fail_after(1):
         await reruns.together.acquire()
         reruns.together.release()

@@ -1,4 +1,4 @@
-"""Server-sent events: what is encoded is parsed again, and no stream can make the parser collect without end."""
+"""Server-sent events: encoded events are parsed again, and the parser's memory is bounded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_line_above_the_limit_is_refused() -> None:
     assert caught.value.limit == 10
 
 
-def test_lines_that_are_no_fields_are_kept_up_to_a_limit() -> None:
+def test_lines_that_are_not_fields_are_kept_up_to_a_limit() -> None:
     parser = Parser()
     assert parser.feed(b"<html>\n" * 20_000) == []
     assert parser.stray.startswith(b"<html>\n<html>") and len(parser.stray) == 64 << 10

@@ -1,4 +1,4 @@
-"""What axe-core has to say about a page."""
+"""Accessibility check of a page with axe-core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _AXE = Path(AXE_FILE_PATH).read_text("utf-8")
 
 
 async def serious(page: Page) -> list[dict[str, Any]]:
-    """Its serious findings. Run from here, because the page's policy lets nothing in."""
+    """Return the serious and critical violations.
+
+    The script is evaluated from here, because the policy of the page allows no foreign script.
+    """
     await page.evaluate(_AXE)
     found = await page.evaluate("axe.run({resultTypes: ['violations']})")
     return [

@@ -1,4 +1,4 @@
-"""What people do in the chat page, and what they see."""
+"""Actions and locators for the chat page, and a client for its server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import httpx
 from playwright.async_api import Locator, Page, expect
 
 
-def a_session(name: str = "") -> str:
-    """The id of a session that nobody has used."""
+def new_session_id(name: str = "") -> str:
+    """Return an unused session id."""
     return f"{name or 's'}-{uuid4().hex[:10]}"
 
 
-def at(url: str, session: str = "") -> str:
+def chat_url(url: str, session: str = "") -> str:
     return f"{url}/#/chat/{quote(session, safe='')}" if session else f"{url}/#/chat"
 
 
@@ -25,12 +25,12 @@ async def say(page: Page, text: str) -> None:
 
 
 def said(page: Page) -> Locator:
-    """What we have said, as far as the server has it."""
+    """Return the messages of the user that the server has confirmed."""
     return page.locator(".said.user:not(.unsent) .bubble")
 
 
 def answers(page: Page) -> Locator:
-    """Those that are complete."""
+    """Return the stored answers, without drafts."""
     return page.locator(".said.agent[aria-label=Answer] .prose")
 
 
@@ -38,18 +38,18 @@ def sessions(page: Page) -> Locator:
     return page.locator(".session")
 
 
-async def is_connected(page: Page) -> None:
+async def expect_connected(page: Page) -> None:
     await expect(page.locator(".connection")).to_have_class("connection open")
 
 
 class Api:
-    """What is really there, over HTTP."""
+    """HTTP client that reads and writes the store behind the page."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def post(self, session: str, schema_name: str, *tags: str, **context: Any) -> str:
-        """A breadcrumb straight into a session; its id."""
+        """Create a breadcrumb in a session and return its id."""
         crumb = {"schema_name": schema_name, "tags": [f"session:{session}", *tags], "context": context}
         return str(self._checked("POST", "/breadcrumbs", json=crumb)["id"])
 
@@ -69,7 +69,7 @@ class Api:
         return self._client.get(f"/sessions/{session}").status_code == 200
 
     def messages(self, session: str) -> list[str]:
-        """What users said, the oldest first."""
+        """Return the texts of the user messages, oldest first."""
         wanted = {
             "session_id": session,
             "schema_name": "user.message.v1",

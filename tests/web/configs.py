@@ -1,4 +1,4 @@
-"""What people do in the config editor, and what the tests of it and of the why panel need around them."""
+"""Actions, locators and servers for tests of the config editor and the why panel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from playwright.async_api import Locator, Page, expect
 
 from tests.client.support import CrumbUp
 
-EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+INJECTION = (
+    "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+)
 
 MESSAGES: dict[str, Any] = {
     "key": "conversation",
@@ -31,12 +33,12 @@ def config(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def laid_out(document: Any) -> str:
+def format_json(document: Any) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 class Server:
-    """A `crumb up`, and what is really there, over HTTP."""
+    """HTTP client of a `crumb up`, and its context config file."""
 
     def __init__(self, url: str, file: Path) -> None:
         self.url = url
@@ -44,7 +46,7 @@ class Server:
         self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def say(self, session: str, text: str) -> dict[str, Any]:
-        """Say something and wait for the answer."""
+        """Post a message, wait for the answer and return it."""
         reply = self.client.post(f"/sessions/{session}/messages", params={"wait": 30}, json={"message": text})
         assert reply.status_code == 200, reply.text
         answer: dict[str, Any] = reply.json()["answer"]
@@ -60,12 +62,12 @@ class Server:
         assert reply.status_code == 200, reply.text
 
     def configs_of(self, consumer: str) -> list[dict[str, Any]]:
-        """Those that are breadcrumbs."""
+        """Return the configs of a consumer that are stored as breadcrumbs."""
         listed = self.client.get("/contexts/configs").json()["breadcrumbs"]
         return [one for one in listed if one.get("consumer_id") == consumer]
 
     def explain(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """The context that an answer was made from."""
+        """Return the explanation of the context that an answer was made from."""
         glue = answer["context"]
         reply = self.client.get(
             f"/contexts/{glue['context_id']}/explain", params={"version": glue["context_version"]}
@@ -75,22 +77,22 @@ class Server:
         return explained
 
     def put(self, document: Any) -> None:
-        """Another file, live at once."""
-        reply = self.client.put("/contexts/config", json={"text": laid_out(document)})
+        """Replace the config file through the API. It takes effect at once."""
+        reply = self.client.put("/contexts/config", json={"text": format_json(document)})
         assert reply.status_code == 200, reply.text
 
 
 @contextmanager
-def serving(folder: Path, document: Any) -> Iterator[Server]:
-    """With a context config of its own in a file."""
+def run_server(folder: Path, document: Any) -> Iterator[Server]:
+    """Run `crumb up` with its own context config file."""
     file = folder / "context.json"
-    file.write_text(laid_out(document))
-    with CrumbUp(folder, CRUMB_CONTEXT_CONFIG=str(file)) as up, looking_at(up, file) as server:
+    file.write_text(format_json(document))
+    with CrumbUp(folder, CRUMB_CONTEXT_CONFIG=str(file)) as up, connect_to(up, file) as server:
         yield server
 
 
 @contextmanager
-def looking_at(up: CrumbUp, file: Path) -> Iterator[Server]:
+def connect_to(up: CrumbUp, file: Path) -> Iterator[Server]:
     server = Server(up.url, file)
     try:
         yield server
@@ -100,10 +102,10 @@ def looking_at(up: CrumbUp, file: Path) -> Iterator[Server]:
 
 # The editor
 
-_VIEW = "(field.cmTile ?? field.cmView).view"  # CodeMirror's, from the element that it is shown in
+_VIEW = "(field.cmTile ?? field.cmView).view"  # the CodeMirror view of its element
 
 
-def at(url: str, key: str = "", session: str = "") -> str:
+def config_url(url: str, key: str = "", session: str = "") -> str:
     query = f"?session={session}" if session else ""
     return f"{url}/#/config{f'/{key}' if key else ''}{query}"
 
@@ -112,27 +114,27 @@ def text_field(page: Page) -> Locator:
     return page.locator(".config-code .cm-content")
 
 
-async def is_ready(page: Page) -> None:
+async def expect_ready(page: Page) -> None:
     await expect(page.locator(".config-code[data-ready]")).to_be_visible()
-    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
+    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
 
 
-async def text_of(page: Page) -> str:
+async def editor_text(page: Page) -> str:
     text: str = await text_field(page).evaluate(f"field => {_VIEW}.state.doc.toString()")
     return text
 
 
-async def put_cursor(page: Page, place: int) -> None:
+async def set_cursor(page: Page, place: int) -> None:
     await text_field(page).evaluate(f"(field, anchor) => {_VIEW}.dispatch({{selection: {{anchor}}}})", place)
 
 
 async def edit(page: Page, change: Callable[[str], str]) -> None:
-    """Type another text in the place of the old one."""
-    text = change(await text_of(page))
+    """Replace the text of the editor by typing."""
+    text = change(await editor_text(page))
     await text_field(page).click()
     await page.keyboard.press("ControlOrMeta+a")
     await page.keyboard.insert_text(text)
-    assert await text_of(page) == text
+    assert await editor_text(page) == text
 
 
 async def save(page: Page) -> None:
@@ -140,5 +142,5 @@ async def save(page: Page) -> None:
 
 
 def lines(page: Page, change: str) -> Locator:
-    """Of the preview: those that come in, fall out, …"""
+    """Return the lines of the preview with this change: in, out or same."""
     return page.locator(f".preview-line[data-change={change}]")

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, on a real `crumb up`."""
+"""Fixtures for tests of the page in a real Chromium, with a real `crumb up`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FLAGS = [
     "--disable-sync",
 ]
 
-# Machines that run this are slow now and then; nothing here waits for longer than it takes.
-PATIENCE_MS = 30_000
+# Generous, because test machines can be slow. A wait ends as soon as its condition is met.
+TIMEOUT_MS = 30_000
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
@@ -54,7 +54,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def crumb_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrumbUp]:
-    """Shared by all tests of the page, with the offline model: take a session of your own."""
+    """Server with the offline model. All tests of the page share it, so each test uses its own session."""
     with CrumbUp(tmp_path_factory.mktemp("page")) as up:
         yield up
 
@@ -65,7 +65,7 @@ class MakeCrumbUp(Protocol):
 
 @pytest.fixture
 def make_crumb_up(tmp_path: Path) -> Iterator[MakeCrumbUp]:
-    """Servers of a test's own, to be killed or to be set up in another way."""
+    """Factory for servers of one test, which it can kill or configure."""
     made: list[CrumbUp] = []
 
     def make(**settings: str) -> CrumbUp:
@@ -81,14 +81,14 @@ def make_crumb_up(tmp_path: Path) -> Iterator[MakeCrumbUp]:
 
 
 @dataclass(frozen=True, slots=True)
-class Modelled:
-    """A `crumb up` whose model does what a test wants."""
+class ControlledServer:
+    """A `crumb up` with a model that a test controls."""
 
     url: str
     model: Scenario
 
     def behave(self, behaviour: str, **options: Any) -> None:
-        """Read the behaviours in `tests/support/model_server.py`."""
+        """Set the behaviour of the model. `tests/support/model_server.py` lists the behaviours."""
         self.model.behaviour = behaviour
         self.model.options.clear()
         self.model.options.update(options)
@@ -96,11 +96,11 @@ class Modelled:
 
 
 @pytest.fixture(scope="session")
-def modelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Modelled]:
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlledServer]:
     with ModelServer() as server:
         model = server.scenario("normal")
-        with CrumbUp(tmp_path_factory.mktemp("modelled"), CRUMB_MODEL=f"{model.url}#test") as up:
-            yield Modelled(up.url, model)
+        with CrumbUp(tmp_path_factory.mktemp("controlled"), CRUMB_MODEL=f"{model.url}#test") as up:
+            yield ControlledServer(up.url, model)
 
 
 class OpenWindow(Protocol):
@@ -109,29 +109,32 @@ class OpenWindow(Protocol):
 
 @pytest.fixture
 async def open_window(browser: Browser) -> AsyncIterator[OpenWindow]:
-    """Windows that share nothing with each other. A test fails when a page broke its policy or threw."""
-    complaints: list[str] = []
+    """Open windows in separate browser contexts.
+
+    The test fails if a page violated its content security policy or raised an error.
+    """
+    errors: list[str] = []
     contexts = []
 
     def note(message: ConsoleMessage) -> None:
-        # What the network does is the test's business; what the page may not do is always a fault.
+        # Tests cause network errors on purpose. A violation of the policy is always a fault.
         if "Content Security Policy" in message.text or "Refused to" in message.text:
-            complaints.append(message.text)
+            errors.append(message.text)
 
     async def open_window(url: str, **options: Any) -> Page:
         context = await browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
         contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         page = await context.new_page()
         page.on("console", note)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         await page.goto(url)
         return page
 
     yield open_window
     for context in contexts:
         await context.close()
-    assert not complaints
+    assert not errors
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The chat extension, loaded unpacked into a real Chromium, and what its tests need around it."""
+"""Support for tests of the chat extension, loaded unpacked into a real Chromium."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from playwright.async_api import BrowserContext, Locator, Page, async_playwright
 from tests.client.support import CrumbUp
 
 EXTENSION = Path(__file__).resolve().parents[2] / "extension"
-ELSEWHERE = "pages.example"
-"""A host that is not this machine as far as the extension knows: Chrome guards its pages."""
+FOREIGN_HOST = "pages.example"
+"""Host that resolves to loopback and counts as foreign, so Chrome requires a permission for its pages."""
 
 FLAGS = (
     "--headless=new",
@@ -34,43 +34,43 @@ FLAGS = (
     "--enable-unsafe-extension-debugging",  # for clicks on the toolbar icon
 )
 
-# The machines that run this are slow now and then; nothing here waits for longer than it takes.
-PATIENCE_MS = 30_000
+# Generous, because test machines can be slow. A wait ends as soon as its condition is met.
+TIMEOUT_MS = 30_000
 
 
 class Chrome:
-    """A Chromium that has the extension."""
+    """Chromium with the extension installed."""
 
     def __init__(self, context: BrowserContext, extension_id: str) -> None:
         self.context = context
         self.extension_id = extension_id
-        self.complaints: list[str] = []
-        """What the extension's pages threw or logged as an error."""
+        self.errors: list[str] = []
+        """Uncaught errors of the extension's pages."""
 
     def url(self, path: str) -> str:
         return f"chrome-extension://{self.extension_id}/{path}"
 
     async def page(self, path: str) -> Page:
         page = await self.context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
         await page.goto(self.url(path))
         return page
 
     async def panel(self, session: str) -> Page:
-        """The panel with this session, as a tab."""
+        """Open the panel with this session in a tab and wait for its connection."""
         panel = await self.page(f"panel.html#session={quote(session, safe='')}")
-        await connected(panel)
+        await expect_connected(panel)
         return panel
 
-    async def forget(self) -> None:
-        """As if it had just been installed. What one test could not send is not for the next."""
+    async def reset(self) -> None:
+        """Clear the stored settings and unsent messages, as after an installation."""
         page = await self.page("options.html")
         await page.evaluate("() => chrome.storage.local.clear()")
         await page.close()
 
     async def configure(self, server: str, token: str = "") -> None:
-        """What the options page saves."""
+        """Store the settings as the options page does."""
         page = await self.page("options.html")
         await page.evaluate(
             "settings => chrome.storage.local.set(settings)", {"server": server, "token": token}
@@ -78,7 +78,7 @@ class Chrome:
         await page.close()
 
     async def click_icon(self, page: Page) -> None:
-        """A click on the extension's icon in the toolbar, while this page is in front."""
+        """Click the extension's toolbar icon while this page is in front."""
         assert self.context.browser is not None
         devtools = await self.context.browser.new_browser_cdp_session()
         targets = await devtools.send("Target.getTargets", {"filter": [{"type": "tab"}]})
@@ -87,7 +87,7 @@ class Chrome:
         await devtools.detach()
 
     async def open_documents(self) -> list[str]:
-        """The address of everything that is open, the side panel included."""
+        """Return the URLs of all open documents, including the side panel."""
         assert self.context.browser is not None
         devtools = await self.context.browser.new_browser_cdp_session()
         targets = await devtools.send("Target.getTargets", {"filter": [{"type": "page"}]})
@@ -97,7 +97,7 @@ class Chrome:
 
 @asynccontextmanager
 async def chrome_with_extension(chromium: str, profile: Path) -> AsyncIterator[Chrome]:
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     async with async_playwright() as playwright:
         context = await playwright.chromium.launch_persistent_context(
             profile,
@@ -106,7 +106,7 @@ async def chrome_with_extension(chromium: str, profile: Path) -> AsyncIterator[C
             ignore_default_args=["--disable-extensions"],
             args=[
                 *FLAGS,
-                f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+                f"--host-resolver-rules=MAP {FOREIGN_HOST} 127.0.0.1",
                 f"--load-extension={EXTENSION}",
                 f"--disable-extensions-except={EXTENSION}",
             ],
@@ -119,12 +119,12 @@ async def chrome_with_extension(chromium: str, profile: Path) -> AsyncIterator[C
             await context.close()
 
 
-async def connected(panel: Page) -> None:
+async def expect_connected(panel: Page) -> None:
     await expect(panel.locator("#dot")).to_have_attribute("data-status", "open")
 
 
-async def all_confirmed(panel: Page) -> None:
-    """Until nothing is on its way any more."""
+async def wait_until_confirmed(panel: Page) -> None:
+    """Wait until the outbox of the extension is empty."""
     waiting = await panel.evaluate(
         """(patience) => new Promise((resolve) => {
             const look = async () => {
@@ -135,9 +135,9 @@ async def all_confirmed(panel: Page) -> None:
             setTimeout(async () => resolve((await chrome.storage.local.get("outbox")).outbox), patience);
             look();
         })""",
-        PATIENCE_MS,
+        TIMEOUT_MS,
     )
-    assert waiting == [], "it was not confirmed"
+    assert waiting == [], "the outbox is not empty"
 
 
 async def say(panel: Page, text: str) -> None:
@@ -146,12 +146,12 @@ async def say(panel: Page, text: str) -> None:
 
 
 def answers(panel: Page) -> Locator:
-    """Those that are complete."""
+    """Return the stored answers, without drafts."""
     return panel.locator(".answer:not(.draft)")
 
 
 class Blackboard:
-    """What is really there, over HTTP."""
+    """HTTP client that reads and writes the store behind the extension."""
 
     def __init__(self, url: str, **headers: str) -> None:
         self.client = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30)
@@ -163,7 +163,7 @@ class Blackboard:
         self.client.close()
 
     def crumbs(self, session: str, schema_name: str) -> list[dict[str, Any]]:
-        """The oldest first."""
+        """Return the breadcrumbs of a session with this schema, oldest first."""
         found = self.client.get(
             "/breadcrumbs",
             params={
@@ -194,12 +194,12 @@ class Blackboard:
 
 
 def kill(up: CrumbUp) -> None:
-    """As a crash would: without a word to anybody. Its embedded server dies with it."""
+    """Kill `crumb up` with SIGKILL, like a crash, and wait until its embedded server has ended."""
     assert up.process is not None and up.process.stdout is not None
     os.kill(up.process.pid, signal.SIGKILL)
     up.process.wait(60)
     up.process.stdout.close()
-    # The embedded server is told by the kernel; give it the time to let go of its files.
+    # The embedded server gets a signal from the kernel and needs time to release its files.
     children = subprocess.run(
         ["pgrep", "-s", str(up.process.pid)], capture_output=True, text=True, check=False
     )
@@ -220,7 +220,7 @@ def _wait_for_end_of(pid: int) -> None:
 
 @contextmanager
 def web_page(html: str) -> Iterator[int]:
-    """A page on this machine; the port."""
+    """Serve a page on loopback and yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -243,6 +243,6 @@ def web_page(html: str) -> Iterator[int]:
             thread.join()
 
 
-def json_in_readme() -> list[str]:
-    """The JSON that the extension's README shows."""
+def readme_json() -> list[str]:
+    """Return the JSON blocks of the extension's README."""
     return re.findall(r"```json\n(.*?)```", (EXTENSION / "README.md").read_text("utf-8"), re.DOTALL)

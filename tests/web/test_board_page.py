@@ -1,4 +1,4 @@
-"""The blackboard: what happens, as it happens, in lanes; and everything about one breadcrumb."""
+"""The blackboard page: live events in lanes, filters, and the details of one breadcrumb."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
 from tests.web.conftest import MakeCrumbUp, OpenWindow
 from tests.web.extension_support import kill
-from tests.web.watching import EVIL, Crumbs, board, card, cards, lanes, texts, unused
+from tests.web.watching import INJECTION, Crumbs, board, card, cards, lanes, texts, unique_name
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def crumbs(crumb_up: CrumbUp) -> Iterator[Crumbs]:
         yield crumbs
 
 
-async def is_live(page: Page) -> None:
+async def expect_live(page: Page) -> None:
     await expect(page.locator(".connection")).to_have_class("connection open")
 
 
-async def scrolled(page: Page) -> float:
-    """How far from the end."""
+async def distance_from_end(page: Page) -> float:
+    """Return the distance in pixels from the end of the board."""
     distance: float = await page.locator(".board-scroller").evaluate(
         "e => e.scrollHeight - e.scrollTop - e.clientHeight"
     )
@@ -42,30 +42,30 @@ async def scrolled(page: Page) -> float:
 # --- The timeline -----------------------------------------------------------------------------------------
 
 
-async def test_it_begins_with_what_was_there_and_goes_on_with_what_comes(
+async def test_the_board_shows_stored_events_and_then_new_ones(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("live")
+    session = unique_name("live")
     for number in range(3):
         crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
     page = await open_window(board(crumb_up.url, session=session))
     await expect(texts(page)).to_have_text(["note 0", "note 1", "note 2"])
-    await is_live(page)
+    await expect_live(page)
     crumbs.say(session, "What is 6*7?")
     await expect(cards(page, "answer")).to_have_count(1)
     kinds = await cards(page).evaluate_all("cards => cards.map(card => card.dataset.kind)")
     assert kinds == ["other", "other", "other", "message", "context", "request", "response", "answer"]
     await expect(cards(page, "message")).to_contain_text("What is 6*7?")
     await expect(cards(page, "answer")).to_contain_text("6*7 = 42")
-    # Each write once, although it came by the list and by the stream.
+    # Each write is shown once, although both the list and the stream contain it.
     await page.reload()
     await expect(cards(page)).to_have_count(8)
 
 
-async def test_each_session_has_a_lane_and_what_belongs_to_none_has_one_too(
+async def test_each_session_has_a_lane_and_one_more_is_for_no_session(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    topic, one, two = unused("topic"), unused("one"), unused("two")
+    topic, one, two = unique_name("topic"), unique_name("one"), unique_name("two")
     crumbs.post("note.v1", topic, f"session:{one}", title="of one")
     crumbs.post("note.v1", topic, f"session:{two}", title="of two")
     crumbs.post("note.v1", topic, title="of nobody")
@@ -86,7 +86,7 @@ async def test_each_session_has_a_lane_and_what_belongs_to_none_has_one_too(
 async def test_many_events_in_many_sessions_stay_usable(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    topic = unused("many")
+    topic = unique_name("many")
     for number in range(260):
         crumbs.post("note.v1", topic, f"session:{topic}-{number % 26}", title=f"note {number}")
     page = await open_window(board(crumb_up.url, tag=topic))
@@ -94,7 +94,7 @@ async def test_many_events_in_many_sessions_stay_usable(
     shown = await lanes(page).count()
     assert 3 <= shown <= 8
     await expect(texts(page).filter(has_text="note 259")).to_be_in_viewport()
-    # However many there are, only those near the screen are in the document.
+    # Only the cards near the viewport are in the document.
     assert await cards(page).count() < 150
     await page.get_by_role("button", name=f"Show {26 - shown} more sessions").click()
     await expect(lanes(page)).to_have_count(shown + 8)
@@ -104,14 +104,14 @@ async def test_many_events_in_many_sessions_stay_usable(
     await expect(page.get_by_role("button", name="Show older")).to_have_count(0)
 
 
-async def test_the_newest_is_seen_unless_somebody_has_scrolled_back(
+async def test_the_board_follows_new_events_unless_the_user_scrolled_back(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("follow")
+    session = unique_name("follow")
     for number in range(40):
         crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
     page = await open_window(board(crumb_up.url, session=session))
-    await is_live(page)
+    await expect_live(page)
     await expect(texts(page).filter(has_text="note 39")).to_be_in_viewport()
     crumbs.post("note.v1", f"session:{session}", title="the 41st")
     await expect(texts(page).filter(has_text="the 41st")).to_be_in_viewport()
@@ -127,28 +127,28 @@ async def test_the_newest_is_seen_unless_somebody_has_scrolled_back(
     await more.click()
     await expect(texts(page).filter(has_text="later 2")).to_be_in_viewport()
     await expect(more).to_have_count(0)
-    assert await scrolled(page) < 5
+    assert await distance_from_end(page) < 5
 
 
-async def test_paused_it_stands_still_and_then_shows_what_it_held_back(
+async def test_a_paused_board_stands_still_and_shows_the_waiting_events_afterwards(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("still")
+    session = unique_name("still")
     crumbs.post("note.v1", f"session:{session}", title="before")
     page = await open_window(board(crumb_up.url, session=session))
     await expect(texts(page)).to_have_text(["before"])
-    await is_live(page)
+    await expect_live(page)
     await page.get_by_role("button", name="Pause", exact=True).click()
     crumbs.post("note.v1", f"session:{session}", title="meanwhile")
-    await page.get_by_role("button", name="Go on · 1 waiting").wait_for()
+    await page.get_by_role("button", name="Resume · 1 waiting").wait_for()
     await expect(texts(page)).to_have_text(["before"])
     await page.keyboard.press("p")
     await expect(texts(page)).to_have_text(["before", "meanwhile"])
 
 
-async def test_what_is_left_out_of_a_long_pause_is_said(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+async def test_a_long_pause_reports_the_omitted_events(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window("about:blank")
-    session, wanted = unused("flood"), asyncio.Event()
+    session, wanted = unique_name("flood"), asyncio.Event()
     event = {
         "operation": "created",
         "version": 1,
@@ -168,10 +168,10 @@ async def test_what_is_left_out_of_a_long_pause_is_said(crumb_up: CrumbUp, open_
     await page.goto(board(crumb_up.url, session=session))
     await page.get_by_role("button", name="Pause", exact=True).click()
     wanted.set()
-    await expect(page.locator(".board-count")).to_contain_text("the oldest 5 of those waiting are left out")
+    await expect(page.locator(".board-count")).to_contain_text("paused too long: 5 events dropped")
 
 
-async def test_after_the_server_was_killed_and_started_again_nothing_is_missed(
+async def test_the_board_misses_no_event_of_a_killed_and_restarted_server(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
@@ -179,25 +179,25 @@ async def test_after_the_server_was_killed_and_started_again_nothing_is_missed(
         crumbs.post("note.v1", "session:s", title="before")
         page = await open_window(board(up.url))
         await expect(texts(page)).to_have_text(["before"])
-        await is_live(page)
+        await expect_live(page)
         kill(up)
         await expect(page.locator(".connection.lost")).to_be_visible()
         up.start()
         crumbs.post("note.v1", "session:s", title="while it was away")
         await expect(texts(page)).to_have_text(["before", "while it was away"])
-        await is_live(page)
+        await expect_live(page)
         crumbs.post("note.v1", "session:s", title="after")
         await expect(texts(page)).to_have_text(["before", "while it was away", "after"])
 
 
-async def test_a_change_is_a_card_of_its_own_and_what_was_deleted_is_struck_out(
+async def test_a_change_has_its_own_card_and_deleted_breadcrumbs_are_struck_out(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("change")
+    session = unique_name("change")
     id = crumbs.post("note.v1", f"session:{session}", title="first")
     page = await open_window(board(crumb_up.url, session=session))
     await expect(texts(page)).to_have_text(["first"])
-    await is_live(page)
+    await expect_live(page)
     crumbs.change(id, title="second")
     await expect(texts(page)).to_have_text(["first", "second"])
     await expect(card(page, id).nth(1)).to_contain_text("v2")
@@ -205,16 +205,16 @@ async def test_a_change_is_a_card_of_its_own_and_what_was_deleted_is_struck_out(
     await expect(texts(page)).to_have_text(["first", "second", "Deleted"])
     await expect(page.locator(".board-card.gone")).to_have_count(3)
     await card(page, id).first.locator(".board-open").click()
-    await expect(page.get_by_text("It is not there any more")).to_be_visible()
+    await expect(page.get_by_text("Not found. The breadcrumb was deleted or has expired.")).to_be_visible()
 
 
-async def test_with_nothing_to_show_it_says_what_will_come(
+async def test_an_empty_board_says_that_nothing_matches_and_shows_later_events(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    topic = unused("nothing")
+    topic = unique_name("nothing")
     page = await open_window(board(crumb_up.url, tag=topic))
-    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
-    await is_live(page)
+    await expect(page.get_by_role("heading", name="No matches")).to_be_visible()
+    await expect_live(page)
     crumbs.post("note.v1", topic, title="there it is")
     await expect(texts(page)).to_have_text(["there it is"])
 
@@ -222,10 +222,10 @@ async def test_with_nothing_to_show_it_says_what_will_come(
 # --- Filters ----------------------------------------------------------------------------------------------
 
 
-async def test_a_click_on_a_tag_or_schema_filters_and_the_address_keeps_it(
+async def test_a_click_on_a_tag_or_schema_filters_and_changes_the_url(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    topic, session = unused("topic"), unused("filter")
+    topic, session = unique_name("topic"), unique_name("filter")
     red, blue = f"colour:red {topic}", f"colour:blue {topic}"
     crumbs.post("note.v1", topic, red, f"session:{session}", title="a red note")
     crumbs.post("note.v1", topic, blue, f"session:{session}", title="a blue note")
@@ -241,21 +241,21 @@ async def test_a_click_on_a_tag_or_schema_filters_and_the_address_keeps_it(
 
     await page.reload()
     await expect(texts(page)).to_have_text(["a red note"])
-    await is_live(page)
+    await expect_live(page)
     crumbs.post("note.v1", topic, blue, f"session:{session}", title="blue again")
     crumbs.post("note.v1", topic, red, f"session:{session}", title="red again")
     await expect(texts(page)).to_have_text(["a red note", "red again"])
 
-    await page.get_by_role("button", name="Remove the filter note.v1").click()
+    await page.get_by_role("button", name="Remove filter note.v1").click()
     await expect(texts(page)).to_have_text(["a red note", "another red one", "red again"])
     await page.go_back()
     await expect(texts(page)).to_have_text(["a red note", "red again"])
-    await page.get_by_role("button", name="Remove all").click()
+    await page.get_by_role("button", name="Clear filters").click()
     await expect(page.get_by_role("list", name="Filters")).to_have_count(0)
 
 
 async def test_a_filter_can_be_typed(crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs) -> None:
-    topic = unused("typed")
+    topic = unique_name("typed")
     crumbs.post("note.v1", topic, title="mine")
     page = await open_window(board(crumb_up.url))
     await expect(cards(page).last).to_be_visible()
@@ -266,17 +266,17 @@ async def test_a_filter_can_be_typed(crumb_up: CrumbUp, open_window: OpenWindow,
     await expect(texts(page)).to_have_text(["mine"])
     await page.locator("#board-filter").fill("no.such.v1")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await expect(page.get_by_role("heading", name="No matches")).to_be_visible()
 
 
 # --- One breadcrumb ---------------------------------------------------------------------------------------
 
 
-async def test_its_json_can_be_opened_piece_by_piece_and_read_as_text(
+async def test_the_json_of_a_breadcrumb_is_shown_as_a_tree_and_as_text(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
     deep = {"outer": {"inner": {"core": ["a", {"b": "found it"}]}}, "long": "x" * 5_000, "number": 17}
-    id = crumbs.post("note.v1", unused("json"), title="A document", **deep)
+    id = crumbs.post("note.v1", unique_name("json"), title="A document", **deep)
     page = await open_window(board(crumb_up.url, id))
     tree = page.locator(".json-tree")
     await expect(tree).to_contain_text("number: 17")
@@ -289,9 +289,9 @@ async def test_its_json_can_be_opened_piece_by_piece_and_read_as_text(
             await closed.first.click()
     await expect(tree).to_contain_text("b: found it")
     assert len(await tree.inner_text()) < 4_000
-    await tree.get_by_role("button", name="all 5,000 characters").click()
+    await tree.get_by_role("button", name="Show all 5,000 characters").click()
     assert len(await tree.inner_text()) > 5_000
-    await page.get_by_role("button", name="As text").click()
+    await page.get_by_role("button", name="Show text").click()
     await expect(page.locator("pre.json")).to_contain_text('"b": "found it"')
 
 
@@ -313,8 +313,8 @@ async def test_versions_are_listed_and_any_two_can_be_compared(
     await page.get_by_role("radio").nth(1).check()
     await expect(removed).to_have_text([re.compile('"text": "one"')])
     await expect(added).to_have_text([re.compile('"text": "two"')])
-    # A change that comes while it is looked at.
-    await is_live(page)
+    # A change while the versions are shown.
+    await expect_live(page)
     crumbs.change(id, context={"text": "four"})
     await expect(page.get_by_role("radio")).to_have_count(4)
 
@@ -324,7 +324,7 @@ def _ms(later: str, earlier: str) -> float:
 
 
 def _shown(ms: float) -> float:
-    """As `duration` rounds it: to be compared with what is read from the page."""
+    """Round like the page's `duration`, to compare the result with the shown time."""
     return round(ms, 1) if ms < 10 else float(round(ms))
 
 
@@ -333,11 +333,11 @@ def _read(text: str) -> float:
     return float(number) * {"µs": 0.001, "ms": 1, "s": 1000}[unit]
 
 
-async def test_the_turn_graph_leads_from_the_message_to_the_answer_with_times_on_the_edges(
+async def test_the_turn_graph_leads_from_message_to_answer_with_times_on_edges(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("turn")
-    crumbs.say(session, "Hello")  # so that the context of the turn is not its first version
+    session = unique_name("turn")
+    crumbs.say(session, "Hello")  # makes the context of the next turn its second version
     page = await open_window(board(crumb_up.url, session=session))
     await expect(cards(page, "answer")).to_have_count(1)
     crumbs.say(session, "What is 12*12?")
@@ -350,7 +350,7 @@ async def test_the_turn_graph_leads_from_the_message_to_the_answer_with_times_on
     await expect(nodes.last).to_have_text("12*12 = 144")
     await expect(page.locator(".turn-node.here .turn-label")).to_have_text("Answer")
 
-    found = {crumb["schema_name"]: crumb for crumb in crumbs.of(session)}  # of each the newest
+    found = {crumb["schema_name"]: crumb for crumb in crumbs.in_session(session)}  # the newest of each schema
     times = [
         found["user.message.v1"]["created_at"],
         found["agent.context.v1"]["updated_at"],
@@ -360,11 +360,11 @@ async def test_the_turn_graph_leads_from_the_message_to_the_answer_with_times_on
     read = [_read(text) for text in await page.locator(".turn-edge text").all_text_contents()]
     assert read == pytest.approx(wanted, rel=0.06, abs=0.11)
 
-    # The same in words, for those who do not see the picture.
+    # The graph has a text alternative.
     await expect(
-        page.get_by_role("img", name=re.compile("The turn as a graph. Answered after"))
+        page.get_by_role("img", name=re.compile("Graph of the turn. Answered after"))
     ).to_be_visible()
-    steps = page.get_by_role("table", name="The steps of the turn, with their times")
+    steps = page.get_by_role("table", name="Steps of the turn with their times")
     await expect(steps.get_by_role("row")).to_have_count(6)
     await steps.get_by_role("button", name="Message").click()
     await expect(page.locator(".board-detail h2")).to_have_text("Message")
@@ -374,12 +374,12 @@ async def test_the_turn_graph_leads_from_the_message_to_the_answer_with_times_on
     await expect(labels).to_have_count(5)
 
 
-async def test_the_turn_of_an_older_version_of_a_context_is_that_of_its_own_message(
+async def test_an_older_version_of_a_context_shows_the_turn_of_its_message(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("older")
+    session = unique_name("older")
     page = await open_window(board(crumb_up.url, session=session))
-    await is_live(page)
+    await expect_live(page)
     for number, text in enumerate(("first thing", "second thing"), start=1):
         crumbs.say(session, text)
         await expect(cards(page, "answer")).to_have_count(number)
@@ -389,20 +389,22 @@ async def test_the_turn_of_an_older_version_of_a_context_is_that_of_its_own_mess
     await expect(page.locator(".turn-node .turn-text").first).to_have_text("second thing")
 
 
-async def test_a_turn_under_way_says_so_and_is_completed_as_it_goes_on(
+async def test_a_running_turn_is_shown_as_running_and_updated_live(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("way")
+    session = unique_name("way")
     tag = f"session:{session}"
-    message = crumbs.post("user.message.v1", tag, message="Anybody there?")  # no agent listens to it
+    message = crumbs.post(
+        "user.message.v1", tag, message="Anybody there?"
+    )  # has no tag that an agent reacts to
     page = await open_window(board(crumb_up.url, message))
-    await expect(page.locator(".turn-sum")).to_have_text("Nothing has come of it yet.")
+    await expect(page.locator(".turn-sum")).to_have_text("No steps yet.")
     await expect(page.locator(".turn-node.waiting")).to_contain_text("No answer yet")
-    await is_live(page)
+    await expect_live(page)
     asked = crumbs.post(
         "tool.request.v1", tag, trigger_id=message, tool="clock", input={}, requestedBy="helper"
     )
-    await expect(page.locator(".turn-sum")).to_have_text(re.compile("Under way for .* · 1 tool call"))
+    await expect(page.locator(".turn-sum")).to_have_text(re.compile("In progress for .* · 1 tool call"))
     crumbs.post(
         "tool.response.v1",
         tag,
@@ -418,7 +420,7 @@ async def test_a_turn_under_way_says_so_and_is_completed_as_it_goes_on(
     await expect(page.locator(".turn-sum")).to_have_text(re.compile("Failed after"))
     labels = page.locator(".turn-node .turn-label")
     await expect(labels).to_have_text(["Message", "Tool call", "Tool result", "Error"])
-    # Tried again, it is answered; and another agent answers too, in a column of its own.
+    # A retry is answered. Another agent answers too, in its own column.
     crumbs.post(
         "agent.response.v1", tag, trigger_id=message, message="At noon", creator={"agent_id": "helper"}
     )
@@ -431,28 +433,33 @@ async def test_a_turn_under_way_says_so_and_is_completed_as_it_goes_on(
     await expect(page.locator(".turn-node.waiting")).to_have_count(0)
 
 
-# --- Safe, and for everybody ------------------------------------------------------------------------------
+# --- Safety and accessibility -----------------------------------------------------------------------------
 
 
-async def test_what_others_wrote_is_text_wherever_it_is_shown(
+async def test_foreign_content_is_shown_as_text_everywhere(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session, tag = unused(EVIL), EVIL.replace(" ", "_")[:200]
+    session, tag = unique_name(INJECTION), INJECTION.replace(" ", "_")[:200]
     message = crumbs.post(
-        "user.message.v1", f"session:{session}", tag, title=EVIL, message=EVIL, **{EVIL: [EVIL, {EVIL: EVIL}]}
+        "user.message.v1",
+        f"session:{session}",
+        tag,
+        title=INJECTION,
+        message=INJECTION,
+        **{INJECTION: [INJECTION, {INJECTION: INJECTION}]},
     )
-    crumbs.post(EVIL.replace(" ", "_")[:100], f"session:{session}", tag, title=EVIL)
+    crumbs.post(INJECTION.replace(" ", "_")[:100], f"session:{session}", tag, title=INJECTION)
     crumbs.post(
         "tool.response.v1",
         f"session:{session}",
         tag,
-        title=EVIL,
+        title=INJECTION,
         trigger_id=message,
-        tool=EVIL,
-        request_id=EVIL,
-        output=EVIL,
+        tool=INJECTION,
+        request_id=INJECTION,
+        output=INJECTION,
     )
-    crumbs.change(message, title=f"{EVIL} again", context={"message": EVIL, EVIL: EVIL})
+    crumbs.change(message, title=f"{INJECTION} again", context={"message": INJECTION, INJECTION: INJECTION})
     page = await open_window(board(crumb_up.url, tag=tag))
     await expect(texts(page).filter(has_text="<script>")).to_have_count(3)
     await expect(lanes(page)).to_contain_text("<img")
@@ -470,7 +477,7 @@ async def test_what_others_wrote_is_text_wherever_it_is_shown(
 async def test_axe_finds_nothing_serious(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs, scheme: str, width: int
 ) -> None:
-    session = unused("axe")
+    session = unique_name("axe")
     crumbs.say(session, "What is 3*5?")
     look: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce"}
     page = await open_window(
@@ -489,17 +496,17 @@ async def test_axe_finds_nothing_serious(
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-async def test_everything_can_be_done_with_the_keyboard(
+async def test_everything_works_with_the_keyboard(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    topic, one, two = unused("keys"), unused("one"), unused("two")
+    topic, one, two = unique_name("keys"), unique_name("one"), unique_name("two")
     first = crumbs.post("note.v1", topic, f"session:{one}", title="first of one")
     crumbs.change(first, title="changed")
     crumbs.post("note.v1", topic, f"session:{one}", title="second of one")
     crumbs.post("note.v1", topic, f"session:{two}", title="first of two")
     page = await open_window(board(crumb_up.url, tag=topic))
     await expect(texts(page)).to_have_count(3)
-    # One tab stop for all cards: the newest.
+    # All cards share one tab stop, on the newest card.
     newest = page.locator(".board-open[tabindex='0']")
     await expect(newest).to_have_count(1)
     await newest.focus()
@@ -521,13 +528,13 @@ async def test_everything_can_be_done_with_the_keyboard(
     await expect(page.locator(".board-detail")).to_have_count(0)
     await expect(focused).to_have_text("changed")
     await page.keyboard.press("?")
-    await expect(page.get_by_role("dialog")).to_contain_text("Filter by a tag or schema")
+    await expect(page.get_by_role("dialog")).to_contain_text("Filter by tag or schema")
 
 
-async def test_the_keyboard_finds_its_card_again_wherever_the_board_is_scrolled(
+async def test_the_focused_card_survives_scrolling_out_of_view(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("far")
+    session = unique_name("far")
     for number in range(80):
         crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
     page = await open_window(board(crumb_up.url, session=session))

@@ -1,4 +1,4 @@
-"""The chat page in a real Chromium, against a real `crumb up`."""
+"""The chat page in a real Chromium, with a real `crumb up`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from playwright.async_api import Page, Route, expect
 
 from tests.client.support import CrumbUp, Line
 from tests.web.accessibility import serious
-from tests.web.chat import Api, a_session, answers, at, is_connected, said, say, sessions
-from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
+from tests.web.chat import Api, answers, chat_url, expect_connected, new_session_id, said, say, sessions
+from tests.web.conftest import ControlledServer, MakeCrumbUp, OpenWindow
 from tests.web.extension_support import kill
 
-EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+INJECTION = (
+    "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+)
 
 
 def session_of(page: Page) -> str:
     return unquote(page.url.rpartition("/")[2])
 
 
-# --- Talking ---------------------------------------------------------------------------------------------
+# --- Messages --------------------------------------------------------------------------------------------
 
 
-async def test_the_first_paint_waits_for_no_data(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+async def test_the_first_paint_does_not_wait_for_data(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window("about:blank")
     enough = asyncio.Event()
 
@@ -35,17 +37,17 @@ async def test_the_first_paint_waits_for_no_data(crumb_up: CrumbUp, open_window:
         await route.abort()
 
     await page.route(re.compile(r"/(sessions|events|breadcrumbs)"), wait)
-    await page.goto(at(crumb_up.url))
+    await page.goto(chat_url(crumb_up.url))
     await expect(page.get_by_role("button", name="New session", exact=True)).to_be_visible()
     await expect(page.get_by_role("heading", name="Start a session")).to_be_visible()
     await expect(page.locator("#composer")).to_be_editable()
     enough.set()
 
 
-async def test_two_windows_with_two_sessions_chat_at_once_and_stay_apart(
+async def test_two_windows_with_two_sessions_chat_at_once_and_stay_isolated(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    ann, bob = await open_window(at(crumb_up.url)), await open_window(at(crumb_up.url))
+    ann, bob = await open_window(chat_url(crumb_up.url)), await open_window(chat_url(crumb_up.url))
     pairs = [(ann, "apples", "bananas"), (bob, "bananas", "apples")]
     await asyncio.gather(*(say(page, f"I like {mine}") for page, mine, _ in pairs))
     for page, mine, _ in pairs:
@@ -57,16 +59,16 @@ async def test_two_windows_with_two_sessions_chat_at_once_and_stay_apart(
         await expect(answers(page).last).to_contain_text(f"I like {mine}")
         await expect(page.locator(".chat-frame")).not_to_contain_text(others)
     assert session_of(ann) != session_of(bob)
-    # Both are in both lists, the own one marked.
+    # Both sessions are in both lists. The open one is marked.
     for page, mine, others in pairs:
         await expect(sessions(page).filter(has_text=f"I like {others}")).to_have_count(1)
         await expect(page.locator(".session.current")).to_contain_text(f"I like {mine}")
 
 
-async def test_reload_keeps_the_history_the_session_and_what_was_being_written(
+async def test_a_reload_keeps_the_history_the_session_and_the_unsent_text(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(crumb_up.url))
+    page = await open_window(chat_url(crumb_up.url))
     await say(page, "Remember me")
     await expect(answers(page)).to_have_count(1)
     before = await answers(page).all_inner_texts()
@@ -77,35 +79,35 @@ async def test_reload_keeps_the_history_the_session_and_what_was_being_written(
     await expect(said(page)).to_have_text(["Remember me"])
     assert await answers(page).all_inner_texts() == before
     await expect(page.locator("#composer")).to_have_value("half a thou")
-    # In another session it is not there.
+    # Another session does not have the text.
     await page.keyboard.press("Escape")
     await page.get_by_role("button", name="New session", exact=True).click()
     await expect(page.locator("#composer")).to_have_value("")
 
 
-async def test_the_answer_is_shown_while_it_is_made_and_replaced_by_what_is_stored(
-    modelled: Modelled, open_window: OpenWindow
+async def test_a_streamed_answer_is_replaced_by_the_stored_one(
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
     text = "**One** two three four five six seven eight nine ten eleven twelve."
-    modelled.behave("normal", text=text, pause=0.1)
-    page = await open_window(at(modelled.url))
-    await is_connected(page)
+    controlled.behave("normal", text=text, pause=0.1)
+    page = await open_window(chat_url(controlled.url))
+    await expect_connected(page)
     await say(page, "Count")
     draft = page.locator(".draft")
     await expect(draft).to_contain_text("One")
     await expect(draft).not_to_contain_text("twelve", timeout=1)
-    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop answer")).to_be_visible()
     await expect(answers(page)).to_have_text([text.replace("*", "")])
     await expect(answers(page).locator("strong")).to_have_text("One")
     await expect(draft).to_have_count(0)
-    await expect(page.get_by_role("button", name="Stop the answer")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop answer")).to_have_count(0)
 
 
 async def test_a_message_to_a_busy_agent_is_shown_as_queued_and_then_answered(
-    modelled: Modelled, open_window: OpenWindow
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
-    modelled.behave("slow_first_byte", delay=3, times=1)
-    page = await open_window(at(modelled.url))
+    controlled.behave("slow_first_byte", delay=3, times=1)
+    page = await open_window(chat_url(controlled.url))
     await say(page, "first")
     await expect(page.locator(".thinking")).to_be_visible()
     await say(page, "second")
@@ -113,37 +115,37 @@ async def test_a_message_to_a_busy_agent_is_shown_as_queued_and_then_answered(
     await expect(queued).to_have_text(re.compile("second"))
     await expect(answers(page)).to_have_text(["You asked: first", "You asked: second"])
     await expect(queued).to_have_count(0)
-    # Each answer below what it answers.
+    # Each answer is below its message.
     order = await page.locator(".bubble, .said.agent .prose").all_inner_texts()
     assert order == ["first", "You asked: first", "second", "You asked: second"]
 
 
-async def test_an_answer_can_be_stopped_and_then_asked_for_after_all(
-    modelled: Modelled, open_window: OpenWindow
+async def test_an_answer_can_be_stopped_and_requested_again(
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
-    modelled.behave("slow_trickle")
-    page = await open_window(at(modelled.url))
-    await is_connected(page)
+    controlled.behave("slow_trickle")
+    page = await open_window(chat_url(controlled.url))
+    await expect_connected(page)
     await say(page, "Never end")
     await expect(page.locator(".draft")).to_contain_text("drip")
-    await page.get_by_role("button", name="Stop the answer").click()
+    await page.get_by_role("button", name="Stop answer").click()
     await expect(page.get_by_text("Stopped.")).to_be_visible()
     await expect(page.locator(".draft")).to_have_count(0)
-    modelled.behave("normal")
-    await page.get_by_role("button", name="Answer it after all").click()
+    controlled.behave("normal")
+    await page.get_by_role("button", name="Retry").click()
     await expect(answers(page)).to_have_text(["You asked: Never end"])
     await expect(said(page)).to_have_count(1)
 
 
 async def test_an_error_is_shown_and_retry_answers_the_same_message(
-    modelled: Modelled, open_window: OpenWindow
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
-    modelled.behave("failing", status=400)
-    page = await open_window(at(modelled.url))
+    controlled.behave("failing", status=400)
+    page = await open_window(chat_url(controlled.url))
     await say(page, "Hello")
     error = page.locator(".said.agent[aria-label=Error]")
     await expect(error).to_contain_text("The server had an error")
-    modelled.behave("normal")
+    controlled.behave("normal")
     await error.get_by_role("button", name="Retry").click()
     await expect(answers(page)).to_have_text(["You asked: Hello"])
     await expect(error.get_by_role("button", name="Retry")).to_have_count(0)
@@ -152,10 +154,8 @@ async def test_an_error_is_shown_and_retry_answers_the_same_message(
     await expect(said(page)).to_have_text(["Hello"])
 
 
-async def test_the_use_of_a_tool_is_folded_and_can_be_looked_into(
-    crumb_up: CrumbUp, open_window: OpenWindow
-) -> None:
-    page = await open_window(at(crumb_up.url))
+async def test_a_tool_call_is_folded_and_can_be_opened(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window(chat_url(crumb_up.url))
     await say(page, "What is 12 * 34?")
     await expect(answers(page)).to_contain_text(["408"])
     tool = page.locator(".tool-call")
@@ -168,26 +168,26 @@ async def test_the_use_of_a_tool_is_folded_and_can_be_looked_into(
     await expect(tool.get_by_label("Result of calculator")).to_contain_text("408")
 
 
-# --- Coming back ------------------------------------------------------------------------------------------
+# --- Reconnection -----------------------------------------------------------------------------------------
 
 
-async def test_a_server_killed_and_restarted_under_the_page_is_found_again_and_nothing_is_missed(
+async def test_the_page_reconnects_to_a_killed_and_restarted_server_and_misses_nothing(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
-    page = await open_window(at(up.url))
+    page = await open_window(chat_url(up.url))
     await say(page, "before")
     await expect(answers(page)).to_have_count(1)
     session = session_of(page)
-    await is_connected(page)
+    await expect_connected(page)
     kill(up)
     await expect(page.locator(".connection")).to_have_text("Reconnecting …")
     await say(page, "said while you were away")
-    await expect(page.locator(".unsent")).to_contain_text("It will be sent by itself")
+    await expect(page.locator(".unsent")).to_contain_text("Retrying automatically")
     up.start()
     with closing(Api(up.url)) as client:
         client.post(session, "user.message.v1", "user:message", message="from somewhere else")
-    await is_connected(page)
+    await expect_connected(page)
     await expect(answers(page)).to_have_count(3)
     assert sorted(await said(page).all_inner_texts()) == [
         "before",
@@ -198,18 +198,18 @@ async def test_a_server_killed_and_restarted_under_the_page_is_found_again_and_n
     await expect(sessions(page)).to_have_count(1)
 
 
-async def test_a_message_whose_confirmation_got_lost_is_there_once(
+async def test_a_message_with_a_lost_confirmation_is_stored_once(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     with Line(crumb_up.url) as line:
-        session = a_session()
-        page = await open_window(at(line.url, session))
-        await is_connected(page)
-        line.answers_to_lose = 5  # Chromium itself tries again once or twice, and the page after that
+        session = new_session_id()
+        page = await open_window(chat_url(line.url, session))
+        await expect_connected(page)
+        line.answers_to_lose = 5  # Chromium retries once or twice, then the page does
         await say(page, "only once")
         await expect(answers(page)).to_have_count(1)
         async with asyncio.timeout(60):
-            while await page.evaluate("sessionStorage.length"):  # something is left to be sent
+            while await page.evaluate("sessionStorage.length"):  # the outbox is not empty
                 await page.wait_for_timeout(50)
         await expect(page.locator(".unsent")).to_have_count(0)
         await expect(said(page)).to_have_text(["only once"])
@@ -217,10 +217,10 @@ async def test_a_message_whose_confirmation_got_lost_is_there_once(
     assert api.messages(session) == ["only once"]
 
 
-async def test_what_could_not_be_sent_survives_a_reload(
+async def test_an_unsent_message_survives_a_reload(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    page = await open_window(at(crumb_up.url, a_session()))
+    page = await open_window(chat_url(crumb_up.url, new_session_id()))
 
     async def away(route: Route) -> None:
         if route.request.method == "POST":
@@ -230,7 +230,7 @@ async def test_what_could_not_be_sent_survives_a_reload(
 
     await page.route("**/messages", away)
     await say(page, "I will be back")
-    await expect(page.locator(".unsent")).to_contain_text("It will be sent by itself")
+    await expect(page.locator(".unsent")).to_contain_text("Retrying automatically")
     await page.unroute("**/messages", away)
     await page.reload()
     await expect(said(page)).to_have_text(["I will be back"])
@@ -238,26 +238,26 @@ async def test_what_could_not_be_sent_survives_a_reload(
     assert api.messages(session_of(page)) == ["I will be back"]
 
 
-async def test_what_the_server_refuses_says_why_and_can_be_discarded(
+async def test_a_refused_message_shows_the_reason_and_can_be_discarded(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(crumb_up.url, "state/for-several"))  # a name that no session may have
+    page = await open_window(chat_url(crumb_up.url, "state/for-several"))  # an invalid session name
     await say(page, "Hello")
     unsent = page.locator(".unsent.refused")
     await expect(unsent).to_contain_text("Not sent.")
-    await expect(unsent).to_contain_text("There is no session")
+    await expect(unsent).to_contain_text("Not sent. Session 'state/for-several' not found.")
     await unsent.get_by_role("button", name="Retry").click()
     await expect(unsent).to_contain_text("Not sent.")
     await unsent.get_by_role("button", name="Discard").click()
     await expect(unsent).to_have_count(0)
 
 
-async def test_what_others_write_into_the_open_session_appears_by_itself(
+async def test_changes_by_others_appear_live_in_the_open_session(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
-    page = await open_window(at(crumb_up.url, session))
-    await is_connected(page)
+    session = new_session_id()
+    page = await open_window(chat_url(crumb_up.url, session))
+    await expect_connected(page)
     id = api.post(session, "agent.response.v1", "agent:response", message="Out of the blue")
     await expect(answers(page)).to_have_text(["Out of the blue"])
     api.change(id, message="Corrected", session_id=session)
@@ -266,13 +266,13 @@ async def test_what_others_write_into_the_open_session_appears_by_itself(
     await expect(answers(page)).to_have_count(0)
 
 
-async def test_older_messages_come_when_somebody_scrolls_up_and_the_view_stays_where_it_is(
+async def test_scrolling_up_loads_older_messages_and_keeps_the_view_in_place(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
+    session = new_session_id()
     for number in range(120):
         api.post(session, "agent.response.v1", message=f"number {number}.")
-    page = await open_window(at(crumb_up.url, session))
+    page = await open_window(chat_url(crumb_up.url, session))
     await expect(answers(page).last).to_have_text("number 119.")
     assert await answers(page).count() < 120
     frame = page.locator(".chat-frame")
@@ -280,11 +280,11 @@ async def test_older_messages_come_when_somebody_scrolls_up_and_the_view_stays_w
         first = await answers(page).first.inner_text()
         await frame.evaluate("frame => frame.scrollTo(0, 0)")
         await expect(answers(page).first).not_to_have_text(first)
-        # What was at the top is still in view, not pushed away by what came above it.
+        # The message that was at the top stays in view when older ones are added above it.
         await expect(page.get_by_text(first, exact=True)).to_be_in_viewport()
     await expect(answers(page)).to_have_count(120)
     assert await answers(page).all_inner_texts() == [f"number {number}." for number in range(120)]
-    await page.get_by_role("button", name="To the end").click()
+    await page.get_by_role("button", name="Scroll down").click()
     await expect(page.get_by_text("number 119.", exact=True)).to_be_in_viewport()
 
 
@@ -296,10 +296,12 @@ async def choose(page: Page, session: str, action: str) -> None:
     await page.get_by_role("menuitem", name=action).click()
 
 
-async def test_a_session_is_renamed_for_everybody(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
-    name, title = a_session("first words"), a_session("a better title")
-    page, other = await open_window(at(crumb_up.url)), await open_window(at(crumb_up.url))
-    await is_connected(other)
+async def test_a_renamed_session_has_its_new_title_in_every_window(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    name, title = new_session_id("first words"), new_session_id("a better title")
+    page, other = await open_window(chat_url(crumb_up.url)), await open_window(chat_url(crumb_up.url))
+    await expect_connected(other)
     await say(page, name)
     await expect(sessions(other).filter(has_text=name)).to_have_count(1)
     await choose(page, name, "Rename")
@@ -315,37 +317,37 @@ async def test_a_session_is_renamed_for_everybody(crumb_up: CrumbUp, open_window
     await expect(page.get_by_role("heading", name=title)).to_be_visible()
 
 
-async def test_a_fork_goes_its_own_way(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
-    page = await open_window(at(crumb_up.url))
+async def test_a_fork_is_independent_of_its_origin(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window(chat_url(crumb_up.url))
     await say(page, "I like apples")
     await expect(answers(page)).to_have_count(1)
     await say(page, "I like bananas")
     await expect(answers(page)).to_have_count(2)
     original = session_of(page)
     await page.locator(".said.agent").first.hover()
-    await page.locator(".said.agent").first.get_by_role("button", name="Fork the session from here").click()
+    await page.locator(".said.agent").first.get_by_role("button", name="Fork from here").click()
     await expect(said(page)).to_have_text(["I like apples"])
     assert session_of(page) != original
     await say(page, "What did I say?")
     await expect(answers(page)).to_have_count(2)
     await expect(answers(page).last).to_contain_text("apples")
     await expect(page.locator(".chat-frame")).not_to_contain_text("bananas")
-    await page.goto(at(crumb_up.url, original))
+    await page.goto(chat_url(crumb_up.url, original))
     await expect(said(page)).to_have_text(["I like apples", "I like bananas"])
 
 
-async def test_deleting_a_session_asks_first_and_is_seen_in_every_window(
+async def test_deleting_a_session_needs_confirmation_and_shows_in_every_window(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    name = a_session("to be deleted")
-    page, other = await open_window(at(crumb_up.url)), await open_window(at(crumb_up.url))
-    await is_connected(other)
+    name = new_session_id("to be deleted")
+    page, other = await open_window(chat_url(crumb_up.url)), await open_window(chat_url(crumb_up.url))
+    await expect_connected(other)
     await say(page, name)
     await expect(answers(page)).to_have_count(1)
     await expect(sessions(other).filter(has_text=name)).to_have_count(1)
     session = session_of(page)
     await choose(page, name, "Delete")
-    dialog = page.get_by_role("dialog", name="Delete the session?")
+    dialog = page.get_by_role("dialog", name="Delete session?")
     await dialog.get_by_role("button", name="Cancel").click()
     await expect(dialog).to_have_count(0)
     await expect(said(page)).to_have_text([name])
@@ -357,7 +359,7 @@ async def test_deleting_a_session_asks_first_and_is_seen_in_every_window(
     assert not api.has_session(session)
 
 
-async def test_sessions_are_found_by_what_they_are_about_and_more_are_loaded_on_request(
+async def test_sessions_can_be_searched_by_title_and_more_are_loaded_on_request(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
@@ -366,9 +368,9 @@ async def test_sessions_are_found_by_what_they_are_about_and_more_are_loaded_on_
             topic = "the needle" if number == 3 else f"hay {number}"
             client.post(f"s{number}", "note.v1", note=topic)
             client.name(f"s{number}", topic)
-    page = await open_window(at(up.url))
+    page = await open_window(chat_url(up.url))
     await expect(sessions(page)).to_have_count(40)
-    await expect(sessions(page).first).to_contain_text("hay 49")  # the last active one
+    await expect(sessions(page).first).to_contain_text("hay 49")  # the most recently active one
     await page.get_by_role("button", name="Load more").click()
     await expect(sessions(page)).to_have_count(50)
     await expect(page.get_by_role("button", name="Load more")).to_have_count(0)
@@ -380,14 +382,14 @@ async def test_sessions_are_found_by_what_they_are_about_and_more_are_loaded_on_
     await expect(sessions(page)).to_have_count(1)
     await expect(sessions(page)).to_contain_text("the needle")
     await page.get_by_role("searchbox").fill("nothing like it")
-    await expect(page.get_by_text("No session is called that.")).to_be_visible()
+    await expect(page.get_by_text("No matching sessions.")).to_be_visible()
 
 
-async def test_a_paused_session_says_so_and_answers_again_when_it_is_resumed(
+async def test_a_paused_session_shows_it_and_answers_again_when_resumed(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    name = a_session("a pause")
-    page = await open_window(at(crumb_up.url))
+    name = new_session_id("a pause")
+    page = await open_window(chat_url(crumb_up.url))
     await say(page, name)
     await expect(answers(page)).to_have_count(1)
     await choose(page, name, "Pause answers")
@@ -400,12 +402,12 @@ async def test_a_paused_session_says_so_and_answers_again_when_it_is_resumed(
     await expect(answers(page)).to_have_count(2)
 
 
-async def test_an_answer_in_another_session_is_marked_as_unread_until_it_is_looked_at(
+async def test_an_answer_in_another_session_is_unread_until_it_is_opened(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    name = a_session("elsewhere")
-    page = await open_window(at(crumb_up.url))
-    await is_connected(page)
+    name = new_session_id("elsewhere")
+    page = await open_window(chat_url(crumb_up.url))
+    await expect_connected(page)
     api.post(name, "user.message.v1", "user:message", message=name)
     unread = page.locator(".session.unread").filter(has_text=name)
     await expect(unread).to_have_count(1)
@@ -414,29 +416,31 @@ async def test_an_answer_in_another_session_is_marked_as_unread_until_it_is_look
     await expect(unread).to_have_count(0)
 
 
-# --- What others write is text ----------------------------------------------------------------------------
+# --- Foreign content is text ------------------------------------------------------------------------------
 
 
 async def test_script_in_messages_titles_tags_and_tool_results_is_shown_as_text(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
-    message = api.post(session, "user.message.v1", message=EVIL)
-    answer = f"{EVIL}\n\n[click](javascript:document.title='broken into') ![p](data:text/html,x) <b>bold</b>"
+    session = new_session_id()
+    message = api.post(session, "user.message.v1", message=INJECTION)
+    answer = (
+        f"{INJECTION}\n\n[click](javascript:document.title='broken into') ![p](data:text/html,x) <b>bold</b>"
+    )
     api.post(session, "agent.response.v1", message=answer, trigger_id=message)
-    api.post(session, "agent.error.v1", error=EVIL, trigger_id=message)
-    tool = {"tool": EVIL, "request_id": "r1", "trigger_id": message}
-    api.post(session, "tool.request.v1", **tool, input={EVIL: EVIL})
-    api.post(session, "tool.response.v1", **tool, status="success", output=[EVIL])
-    api.name(session, EVIL)
-    page = await open_window(at(crumb_up.url, session))
-    await expect(answers(page)).to_contain_text([EVIL])
-    await expect(said(page)).to_have_text([EVIL])
-    await expect(page.locator(".chat-title")).to_have_text(EVIL)
-    await expect(page.locator(".session.current .session-name")).to_have_text(EVIL)
+    api.post(session, "agent.error.v1", error=INJECTION, trigger_id=message)
+    tool = {"tool": INJECTION, "request_id": "r1", "trigger_id": message}
+    api.post(session, "tool.request.v1", **tool, input={INJECTION: INJECTION})
+    api.post(session, "tool.response.v1", **tool, status="success", output=[INJECTION])
+    api.name(session, INJECTION)
+    page = await open_window(chat_url(crumb_up.url, session))
+    await expect(answers(page)).to_contain_text([INJECTION])
+    await expect(said(page)).to_have_text([INJECTION])
+    await expect(page.locator(".chat-title")).to_have_text(INJECTION)
+    await expect(page.locator(".session.current .session-name")).to_have_text(INJECTION)
     await page.locator(".tool-call summary").click()
-    await expect(page.get_by_label(f"Result of {EVIL}")).to_contain_text("<img src=x onerror=")
-    await expect(page.locator(".notice")).to_contain_text(EVIL)
+    await expect(page.get_by_label(f"Result of {INJECTION}")).to_contain_text("<img src=x onerror=")
+    await expect(page.locator(".notice")).to_contain_text(INJECTION)
     inside = page.locator(".chat")
     assert (
         await inside.locator(
@@ -444,14 +448,14 @@ async def test_script_in_messages_titles_tags_and_tool_results_is_shown_as_text(
         ).count()
         == 0
     )
-    assert "broken into" not in re.sub(re.escape(EVIL[:60]), "", await page.title())[:12]
+    assert "broken into" not in re.sub(re.escape(INJECTION[:60]), "", await page.title())[:12]
     assert await page.evaluate("window.name") == ""
 
 
-async def test_markdown_is_rendered_and_links_lead_only_where_links_may_lead(
+async def test_markdown_is_rendered_and_only_safe_links_become_links(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
+    session = new_session_id()
     text = (
         "# Title\n\nSome **bold**, *slanted*, ~~gone~~ and `code <b>`.\n\n1. one\n   - inner\n2. two\n\n"
         "> quoted\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nprint('<hi>')\n```\n\n"
@@ -459,7 +463,7 @@ async def test_markdown_is_rendered_and_links_lead_only_where_links_may_lead(
         "[file](file:///etc/passwd)"
     )
     api.post(session, "agent.response.v1", message=text)
-    page = await open_window(at(crumb_up.url, session))
+    page = await open_window(chat_url(crumb_up.url, session))
     answer = answers(page)
     await expect(answer.locator("h3")).to_have_text("Title")
     await expect(answer.locator("strong")).to_have_text("bold")
@@ -480,8 +484,10 @@ async def test_markdown_is_rendered_and_links_lead_only_where_links_may_lead(
     }
 
 
-async def test_no_text_keeps_the_page_busy(crumb_up: CrumbUp, open_window: OpenWindow, api: Api) -> None:
-    session = a_session()
+async def test_pathological_markdown_does_not_block_the_page(
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
+) -> None:
+    session = new_session_id()
     for piece in (
         "> ",
         "- ",
@@ -497,18 +503,18 @@ async def test_no_text_keeps_the_page_busy(crumb_up: CrumbUp, open_window: OpenW
     ):
         api.post(session, "agent.response.v1", message=piece * (20_000 // len(piece)))
     api.post(session, "agent.response.v1", message="the last word")
-    page = await open_window(at(crumb_up.url, session))
+    page = await open_window(chat_url(crumb_up.url, session))
     await expect(answers(page).last).to_have_text("the last word", timeout=15_000)
 
 
-# --- Everybody can use it ---------------------------------------------------------------------------------
+# --- Accessibility ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 async def test_axe_finds_nothing_serious(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api, scheme: str, width: int
 ) -> None:
-    session = a_session("axe")
+    session = new_session_id("axe")
     message = api.post(session, "user.message.v1", message="Hello there")
     api.post(session, "agent.error.v1", error="It broke", trigger_id=message)
     api.post(
@@ -519,7 +525,7 @@ async def test_axe_finds_nothing_serious(
     )
     api.post(session, "tool.request.v1", tool="clock", request_id="r", trigger_id=message, input={"a": 1})
     page = await open_window(
-        at(crumb_up.url, session),
+        chat_url(crumb_up.url, session),
         viewport={"width": width, "height": 780},
         color_scheme=scheme,
         reduced_motion="reduce",
@@ -529,7 +535,7 @@ async def test_axe_finds_nothing_serious(
     assert await serious(page) == []
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     if width < 700:
-        await page.get_by_role("button", name="Show the sessions").click()
+        await page.get_by_role("button", name="Show sessions").click()
         await expect(page.get_by_role("button", name="New session", exact=True)).to_be_visible()
         assert await serious(page) == []
         await page.keyboard.press("Escape")
@@ -540,9 +546,9 @@ async def test_axe_finds_nothing_serious(
     assert await serious(page) == []
 
 
-async def test_everything_can_be_done_with_the_keyboard(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
-    first, second = a_session("by keyboard"), a_session("also by keyboard")
-    page = await open_window(at(crumb_up.url))
+async def test_everything_works_with_the_keyboard(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    first, second = new_session_id("by keyboard"), new_session_id("also by keyboard")
+    page = await open_window(chat_url(crumb_up.url))
     await expect(page.locator("#composer")).to_be_focused()
     await page.keyboard.type(f"{first}")
     await page.keyboard.press("Shift+Enter")
@@ -582,25 +588,25 @@ async def test_everything_can_be_done_with_the_keyboard(crumb_up: CrumbUp, open_
 
 
 async def test_a_finished_answer_is_announced_once(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
-    page = await open_window(at(crumb_up.url))
+    page = await open_window(chat_url(crumb_up.url))
     await say(page, "Hello")
     await expect(page.locator(".chat-scroll [aria-live=polite]")).to_contain_text("Answer: Hello!")
 
 
-async def test_light_and_dark_follow_the_system_until_somebody_chooses(
+async def test_the_colour_scheme_follows_the_system_until_the_user_chooses(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(crumb_up.url), color_scheme="dark", reduced_motion="reduce")
+    page = await open_window(chat_url(crumb_up.url), color_scheme="dark", reduced_motion="reduce")
     colour = "getComputedStyle(document.body).backgroundColor"
     dark = await page.evaluate(colour)
-    await page.get_by_role("button", name="Colours: as the system").click()
+    await page.get_by_role("button", name="Theme: system").click()
     light = await page.evaluate(colour)
     assert light != dark
     await page.reload()
     assert await page.evaluate(colour) == light
-    await page.get_by_role("button", name="Colours: light").click()
+    await page.get_by_role("button", name="Theme: light").click()
     assert await page.evaluate(colour) == dark
-    await page.get_by_role("button", name="Colours: dark").click()
+    await page.get_by_role("button", name="Theme: dark").click()
     await page.emulate_media(color_scheme="light")
     assert await page.evaluate(colour) == light
 
@@ -608,16 +614,16 @@ async def test_light_and_dark_follow_the_system_until_somebody_chooses(
 # --- With keys --------------------------------------------------------------------------------------------
 
 
-async def test_a_server_with_keys_asks_for_one_and_it_never_stands_in_an_address(
+async def test_a_server_with_keys_requires_one_and_no_url_contains_it(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     key = "a-key-that-is-long-enough-to-be-one"
     keys = f'[{{"key": "{key}", "owner_id": "aaaaaaaa-0000-4000-8000-000000000001"}}]'
     up = make_crumb_up(CRUMB_API_KEYS=keys)
-    page = await open_window(at(up.url))
+    page = await open_window(chat_url(up.url))
     addresses: list[str] = []
     page.on("request", lambda request: addresses.append(request.url))
-    dialog = page.get_by_role("dialog", name="This server wants a key")
+    dialog = page.get_by_role("dialog", name="API key required")
     field = dialog.get_by_label("API key or token")
     await expect(field).to_be_focused()
     await field.fill("not it")
@@ -626,11 +632,11 @@ async def test_a_server_with_keys_asks_for_one_and_it_never_stands_in_an_address
     await field.fill(key)
     await field.press("Enter")
     await expect(dialog).to_have_count(0)
-    await is_connected(page)
+    await expect_connected(page)
     await say(page, "Hello")
     await expect(answers(page)).to_have_count(1)
     await page.reload()
     await expect(answers(page)).to_have_count(1)
-    await is_connected(page)
+    await expect_connected(page)
     assert any("access_token=" in address for address in addresses)
     assert not [address for address in addresses if key in address]

@@ -1,4 +1,4 @@
-"""The chat page when things go wrong around it: refusals, other stores, wrong clocks, many tabs, another key."""
+"""The chat page under failures: refusals, replaced stores, wrong clocks, background tabs, another key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from playwright.async_api import Page, Request, Route, expect
 
 from tests.client.support import CrumbUp, Line
 from tests.web import configs
-from tests.web.chat import Api, a_session, answers, at, is_connected, said, say, sessions
-from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
+from tests.web.chat import Api, answers, chat_url, expect_connected, new_session_id, said, say, sessions
+from tests.web.conftest import ControlledServer, MakeCrumbUp, OpenWindow
 from tests.web.extension_support import Blackboard, kill
 
 KEYS = {name: f"the-key-of-{name}-which-is-long-enough" for name in ("ann", "bob")}
@@ -30,7 +30,7 @@ GAP = 'event: gap\ndata: {"type":"gap"}\n\n'
 
 
 class Refusal:
-    """What somebody posts is refused while this is on."""
+    """Refuses posted messages of a page while `on` is true. Status 0 aborts the request."""
 
     def __init__(self, page: Page, status: int = 0, only: str = "") -> None:
         self.page, self.status, self.only, self.on = page, status, only, True
@@ -49,31 +49,33 @@ class Refusal:
             await route.fulfill(status=self.status, json=problem, content_type="application/problem+json")
 
 
-async def refusing(page: Page, status: int = 0, only: str = "") -> Refusal:
+async def refuse_posts(page: Page, status: int = 0, only: str = "") -> Refusal:
     refusal = Refusal(page, status, only)
     await refusal.install()
     return refusal
 
 
-async def enter(page: Page, key: str) -> None:
-    dialog = page.get_by_role("dialog", name="This server wants a key")
+async def enter_key(page: Page, key: str) -> None:
+    dialog = page.get_by_role("dialog", name="API key required")
     await dialog.get_by_label("API key or token").fill(key)
-    await dialog.get_by_role("button", name="Use it").click()
+    await dialog.get_by_role("button", name="Sign in").click()
     await expect(dialog).to_have_count(0)
 
 
-async def until_said(page: Page, api: Api, session: str, *texts: str) -> None:
+async def wait_for_messages(page: Page, api: Api, session: str, *texts: str) -> None:
     async with asyncio.timeout(30):
         while api.messages(session) != list(texts):
             await page.wait_for_timeout(100)
 
 
-# --- What was said goes out -------------------------------------------------------------------------------
+# --- Unsent messages --------------------------------------------------------------------------------------
 
 
-async def test_a_refused_message_keeps_no_later_one_back(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
-    page = await open_window(at(crumb_up.url, a_session()))
-    await refusing(page, 422, only="not this")
+async def test_a_refused_message_does_not_block_later_ones(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    page = await open_window(chat_url(crumb_up.url, new_session_id()))
+    await refuse_posts(page, 422, only="not this")
     await say(page, "not this")
     refused = page.locator(".unsent.refused")
     await expect(refused).to_contain_text("Refused with 422.")
@@ -84,76 +86,76 @@ async def test_a_refused_message_keeps_no_later_one_back(crumb_up: CrumbUp, open
     await expect(page.locator(".unsent")).to_have_count(0)
 
 
-async def test_what_was_said_with_a_key_that_no_longer_holds_goes_out_with_the_next(
+async def test_a_message_refused_for_its_key_is_sent_with_the_next_key(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url, "talk"))
-    await enter(page, KEYS["ann"])
-    await is_connected(page)
-    refusal = await refusing(page, 401)
+    page = await open_window(chat_url(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url, "talk"))
+    await enter_key(page, KEYS["ann"])
+    await expect_connected(page)
+    refusal = await refuse_posts(page, 401)
     await say(page, "first")
-    await expect(page.get_by_role("dialog", name="This server wants a key")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="API key required")).to_be_visible()
     refusal.on = False
-    await enter(page, KEYS["ann"])
+    await enter_key(page, KEYS["ann"])
     await expect(said(page)).to_have_text(["first"])
     await say(page, "second")
     await expect(said(page)).to_have_text(["first", "second"])
 
 
-async def test_what_could_not_be_sent_goes_out_while_another_session_or_page_is_looked_at(
+async def test_an_unsent_message_is_sent_while_another_session_or_page_is_open(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    one, two = a_session("one"), a_session("two")
-    page = await open_window(at(crumb_up.url, one))
-    refusal = await refusing(page)
+    one, two = new_session_id("one"), new_session_id("two")
+    page = await open_window(chat_url(crumb_up.url, one))
+    refusal = await refuse_posts(page)
     await say(page, "from one")
-    await expect(page.locator(".unsent")).to_contain_text("It will be sent by itself")
-    await page.goto(at(crumb_up.url, two))
+    await expect(page.locator(".unsent")).to_contain_text("Retrying automatically")
+    await page.goto(chat_url(crumb_up.url, two))
     await expect(page.locator(".unsent")).to_have_count(0)
     refusal.on = False
-    await until_said(page, api, one, "from one")
-    # Back where it was said it is there once.
-    await page.goto(at(crumb_up.url, one))
+    await wait_for_messages(page, api, one, "from one")
+    # Its own session shows it once.
+    await page.goto(chat_url(crumb_up.url, one))
     await expect(said(page)).to_have_text(["from one"])
-    # After a reload on a page where nobody talks.
+    # It is also sent after a reload on a page without a chat.
     refusal.on = True
     await say(page, "once more")
-    await expect(page.locator(".unsent")).to_contain_text("It will be sent by itself")
+    await expect(page.locator(".unsent")).to_contain_text("Retrying automatically")
     await page.goto(f"{crumb_up.url}/#/board")
     await page.reload()
     refusal.on = False
-    await until_said(page, api, one, "from one", "once more")
+    await wait_for_messages(page, api, one, "from one", "once more")
 
 
-async def test_what_may_have_arrived_more_than_a_day_ago_is_not_sent_again_by_itself(
+async def test_a_message_older_than_a_day_is_not_resent_automatically(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
+    session = new_session_id()
     page = await open_window("about:blank")
     await page.clock.install()
-    await page.goto(at(crumb_up.url, session))
-    refusal = await refusing(page)
+    await page.goto(chat_url(crumb_up.url, session))
+    refusal = await refuse_posts(page)
     await say(page, "before I sleep")
-    await expect(page.locator(".unsent")).to_contain_text("It will be sent by itself")
+    await expect(page.locator(".unsent")).to_contain_text("Retrying automatically")
     refusal.on = False
     await page.clock.fast_forward("25:00:00")
     refused = page.locator(".unsent.refused")
-    await expect(refused).to_contain_text("Look before you send it again")
+    await expect(refused).to_contain_text("Check the conversation before you retry")
     assert api.messages(session) == []
     await refused.get_by_role("button", name="Retry").click()
     await expect(said(page)).to_have_text(["before I sleep"])
 
 
-# --- What is shown is what is there -----------------------------------------------------------------------
+# --- Shown and stored state -------------------------------------------------------------------------------
 
 
-async def test_an_edit_of_an_old_message_does_not_bring_it_to_the_end(
+async def test_an_edit_of_an_old_message_does_not_move_it_to_the_end(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
+    session = new_session_id()
     ids = [api.post(session, "agent.response.v1", message=f"number {number}.") for number in range(60)]
-    page = await open_window(at(crumb_up.url, session))
-    await is_connected(page)
+    page = await open_window(chat_url(crumb_up.url, session))
+    await expect_connected(page)
     await expect(answers(page).last).to_have_text("number 59.")
     shown = await answers(page).count()
     assert shown < 60
@@ -167,19 +169,19 @@ async def test_an_edit_of_an_old_message_does_not_bring_it_to_the_end(
     await expect(answers(page).first).to_have_text("edited")
 
 
-async def test_another_store_at_the_same_address_is_noticed(
+async def test_the_page_notices_another_store_at_the_same_address(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
-    page = await open_window(at(up.url))
+    page = await open_window(chat_url(up.url))
     await say(page, "in the old store")
     await expect(answers(page)).to_have_count(1)
     await expect(sessions(page)).to_have_count(1)
-    await is_connected(page)
+    await expect_connected(page)
     kill(up)
     shutil.rmtree(up.data)
     up.start()
-    await is_connected(page)
+    await expect_connected(page)
     await expect(said(page)).to_have_count(0)
     await expect(sessions(page)).to_have_count(0)
     await say(page, "in the new store")
@@ -187,16 +189,16 @@ async def test_another_store_at_the_same_address_is_noticed(
     await expect(sessions(page)).to_have_count(1)
 
 
-async def test_a_session_that_was_begun_again_under_its_name_is_shown_as_it_is(
+async def test_a_deleted_and_recreated_session_is_shown_with_its_new_title(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session, old, new = a_session(), a_session("old"), a_session("new")
+    session, old, new = new_session_id(), new_session_id("old"), new_session_id("new")
     api.post(session, "note.v1")
     for _ in range(3):
         api.name(session, old)
     page = await open_window("about:blank")
     await page.route("**/events/stream*", lambda route: route.abort())
-    await page.goto(at(crumb_up.url))
+    await page.goto(chat_url(crumb_up.url))
     await expect(sessions(page).filter(has_text=old)).to_have_count(1)
     api.remove_session(session)
     api.post(session, "note.v1")
@@ -206,7 +208,7 @@ async def test_a_session_that_was_begun_again_under_its_name_is_shown_as_it_is(
     await expect(sessions(page).filter(has_text=old)).to_have_count(0)
 
 
-async def test_more_can_be_loaded_although_the_first_try_failed(
+async def test_more_sessions_can_be_loaded_after_a_failed_first_request(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
@@ -215,23 +217,23 @@ async def test_more_can_be_loaded_although_the_first_try_failed(
             client.post(f"s{number}", "note.v1")
     page = await open_window("about:blank")
     await page.route("**/sessions?*", lambda route: route.abort())
-    await page.goto(at(up.url))
-    again = page.get_by_role("button", name="Try again")
+    await page.goto(chat_url(up.url))
+    again = page.get_by_role("button", name="Retry")
     await expect(again).to_be_visible()
     await say(page, "Hello")
     await expect(answers(page)).to_have_count(1)
     await page.unroute("**/sessions?*")
-    # Not a click of the mouse: the list may come by itself just before it, and put "Load more" in this place.
+    # Not a mouse click: the list can load just before it and put "Load more" in the same place.
     await again.evaluate_all("buttons => buttons.forEach(button => button.click())")
     await expect(page.get_by_role("button", name="Load more")).to_be_visible()
 
 
-async def test_a_busy_server_is_not_asked_for_every_session_by_itself(
+async def test_many_active_sessions_cause_few_session_requests(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
-    page = await open_window(at(up.url))
-    await is_connected(page)
+    page = await open_window(chat_url(up.url))
+    await expect_connected(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/sessions" in request.url else None)
     with closing(Api(up.url)) as client:
@@ -247,8 +249,8 @@ async def test_a_deleted_session_is_no_longer_counted_as_unread(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
-    page = await open_window(at(up.url))
-    await is_connected(page)
+    page = await open_window(chat_url(up.url))
+    await expect_connected(page)
     with closing(Api(up.url)) as client:
         client.post("elsewhere", "agent.response.v1", "agent:response", message="Hello")
         await expect(page).to_have_title(re.compile(r"^\(1\) "))
@@ -257,12 +259,12 @@ async def test_a_deleted_session_is_no_longer_counted_as_unread(
     await expect(page).to_have_title(re.compile(r"^Chat"))
 
 
-async def test_an_answer_reads_the_same_live_and_after_a_reload(
+async def test_an_answer_is_rendered_the_same_live_and_after_a_reload(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
-    page = await open_window(at(crumb_up.url, session))
-    await is_connected(page)
+    session = new_session_id()
+    page = await open_window(chat_url(crumb_up.url, session))
+    await expect_connected(page)
     api.post(session, "agent.response.v1", verdict={"yes": 1, "no": None}, session_id=session)
     api.post(session, "agent.response.v1", parts=["one ", {"text": "two"}, {"picture": "x"}])
     api.post(session, "agent.response.v1", response_text="words", verdict=2)
@@ -272,22 +274,22 @@ async def test_an_answer_reads_the_same_live_and_after_a_reload(
     await expect(answers(page)).to_have_text(texts)
 
 
-async def test_an_old_error_does_not_take_away_what_is_being_written_after_a_retry(
-    modelled: Modelled, open_window: OpenWindow
+async def test_an_error_of_another_agent_does_not_remove_the_draft_of_a_retry(
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
-    modelled.behave("failing", status=400)
-    session = a_session()
-    page = await open_window(at(modelled.url, session))
-    await is_connected(page)
+    controlled.behave("failing", status=400)
+    session = new_session_id()
+    page = await open_window(chat_url(controlled.url, session))
+    await expect_connected(page)
     await say(page, "Hello")
     error = page.locator(".said.agent[aria-label=Error]")
     await expect(error).to_be_visible()
-    modelled.behave("normal", text="One two three four five six seven eight nine ten eleven.", pause=0.4)
+    controlled.behave("normal", text="One two three four five six seven eight nine ten eleven.", pause=0.4)
     await error.get_by_role("button", name="Retry").click()
     draft = page.locator(".draft")
     await expect(draft).to_contain_text("One two")
     message = await page.locator(".said.user").get_attribute("data-id")
-    with closing(Api(modelled.url)) as client:
+    with closing(Api(controlled.url)) as client:
         another = {"trigger_id": message, "agent_id": "another-agent", "creator": "agent-runner"}
         client.post(session, "agent.error.v1", error="of another agent", **another)
         client.post(session, "agent.response.v1", message="meanwhile")
@@ -297,14 +299,14 @@ async def test_an_old_error_does_not_take_away_what_is_being_written_after_a_ret
     await expect(answers(page).filter(has_text="eleven")).to_be_visible()
 
 
-async def test_who_may_read_secrets_reads_them_live_too(
+async def test_a_key_that_can_read_secrets_sees_them_live(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
-    """The token that the stream has in its address may not."""
+    """The token in the URL of the stream cannot read secrets, so the page fetches them with the key."""
     up = make_crumb_up(CRUMB_API_KEYS=WITH_KEYS)
-    page = await open_window(at(up.url, "talk"))
-    await enter(page, KEYS["ann"])
-    await is_connected(page)
+    page = await open_window(chat_url(up.url, "talk"))
+    await enter_key(page, KEYS["ann"])
+    await expect_connected(page)
     secret = {
         "schema_name": "agent.response.v1",
         "tags": ["session:talk"],
@@ -316,12 +318,12 @@ async def test_who_may_read_secrets_reads_them_live_too(
     await expect(answers(page)).to_have_text(["between us"])
 
 
-async def test_the_same_answer_twice_is_read_out_twice_and_an_old_one_not_again(
+async def test_two_equal_answers_are_announced_once_each(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
-    page = await open_window(at(crumb_up.url, session))
-    await is_connected(page)
+    session = new_session_id()
+    page = await open_window(chat_url(crumb_up.url, session))
+    await expect_connected(page)
     await page.locator(".chat-scroll [aria-live=polite]").evaluate(
         """place => {
             window.readOut = [];
@@ -335,10 +337,10 @@ async def test_the_same_answer_twice_is_read_out_twice_and_an_old_one_not_again(
     assert await page.evaluate("window.readOut") == ["Answer: Yes.", "Answer: Yes."]
 
 
-async def test_after_a_gap_the_last_old_answer_is_not_read_out(
+async def test_the_last_answer_is_not_announced_again_after_a_gap(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
-    session = a_session()
+    session = new_session_id()
     api.post(session, "agent.response.v1", message="Long ago")
     page = await open_window("about:blank")
     gaps = 0
@@ -349,7 +351,7 @@ async def test_after_a_gap_the_last_old_answer_is_not_read_out(
         await route.fulfill(body=GAP, content_type="text/event-stream")
 
     await page.route("**/events/stream*", gap)
-    await page.goto(at(crumb_up.url, session))
+    await page.goto(chat_url(crumb_up.url, session))
     await expect(answers(page)).to_have_text(["Long ago"])
     async with asyncio.timeout(30):
         while gaps < 3:
@@ -358,17 +360,17 @@ async def test_after_a_gap_the_last_old_answer_is_not_read_out(
     await expect(page.locator(".chat-scroll [aria-live=polite]")).to_have_text("")
 
 
-async def test_a_clock_that_is_wrong_makes_nothing_look_old(
+async def test_a_wrong_client_clock_does_not_make_messages_look_old(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up(CRUMB_PING_INTERVAL="1s", CRUMB_MODELS='{"offline_delay": 0.3}')
     page = await open_window("about:blank")
     await page.clock.install(time=datetime.now(UTC) + timedelta(hours=1))
-    await page.goto(at(up.url))
-    await is_connected(page)
-    await page.wait_for_timeout(2_500)  # the server has said what time it is
+    await page.goto(chat_url(up.url))
+    await expect_connected(page)
+    await page.wait_for_timeout(2_500)  # a ping with the server's time has arrived
     await say(page, "Hello")
-    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop answer")).to_be_visible()
     await expect(answers(page)).to_have_count(1)
     await expect(page.locator(".session.current time")).to_have_text(re.compile("now|second|0"))
 
@@ -376,7 +378,7 @@ async def test_a_clock_that_is_wrong_makes_nothing_look_old(
 # --- Connections ------------------------------------------------------------------------------------------
 
 
-async def test_a_tab_opened_behind_the_others_lets_go_of_its_connection(
+async def test_a_tab_opened_in_the_background_releases_its_connection(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     page = await open_window("about:blank")
@@ -384,9 +386,9 @@ async def test_a_tab_opened_behind_the_others_lets_go_of_its_connection(
         "Object.defineProperty(document, 'hidden', {get: () => !window.isSeen, configurable: true})"
     )
     await page.clock.install()
-    session = a_session()
-    await page.goto(at(crumb_up.url, session))
-    await is_connected(page)
+    session = new_session_id()
+    await page.goto(chat_url(crumb_up.url, session))
+    await expect_connected(page)
     async with page.expect_event("requestfailed", lambda request: "/events/stream" in request.url):
         await page.clock.fast_forward(25_000)
     api.post(session, "agent.response.v1", message="while nobody looked")
@@ -394,7 +396,7 @@ async def test_a_tab_opened_behind_the_others_lets_go_of_its_connection(
     await expect(answers(page)).to_have_text(["while nobody looked"])
 
 
-async def test_a_server_that_does_not_answer_is_not_waited_for_forever(
+async def test_a_request_to_an_unresponsive_server_times_out(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
     page = await open_window("about:blank")
@@ -405,12 +407,12 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_forever(
         held.append(route)
 
     await page.route("**/sessions?*", hold)
-    await page.goto(at(crumb_up.url))
+    await page.goto(chat_url(crumb_up.url))
     async with asyncio.timeout(30):
         while not held:
             await page.wait_for_timeout(50)
     await page.clock.fast_forward(31_000)
-    await expect(page.locator(".sidebar-note")).to_contain_text("The server does not answer.")
+    await expect(page.locator(".sidebar-note")).to_contain_text("The server does not respond.")
 
 
 def claims(token: str) -> dict[str, object]:
@@ -419,7 +421,7 @@ def claims(token: str) -> dict[str, object]:
     return found
 
 
-async def test_a_stream_has_a_token_that_only_reads_and_never_the_key_whatever_the_server_answers(
+async def test_a_stream_url_has_a_read_only_token_and_never_the_key(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up(CRUMB_API_KEYS=WITH_KEYS)
@@ -435,26 +437,26 @@ async def test_a_stream_has_a_token_that_only_reads_and_never_the_key_whatever_t
             await route.fulfill(status=429 if refused % 2 else 404, json={"title": "No", "status": 429})
 
         await page.route("**/auth/token", refuse)
-        await page.goto(at(line.url, "talk"))
-        await enter(page, KEYS["ann"])
+        await page.goto(chat_url(line.url, "talk"))
+        await enter_key(page, KEYS["ann"])
         async with asyncio.timeout(30):
             while refused < 4:
                 await page.wait_for_timeout(100)
         await page.unroute("**/auth/token")
-        await is_connected(page)
+        await expect_connected(page)
         assert not [asked.url for asked in streams if KEYS["ann"] in asked.url]
         first = parse_qs(urlsplit(streams[-1].url).query)["access_token"][0]
         assert claims(first)["roles"] == ["subscriber"]
         await say(page, "Hello")
         await expect(answers(page)).to_have_count(1)
-        # Cut off, as when its token has expired: it comes back with another token, to where it was.
+        # A lost connection, as after the token expires, resumes with a new token from the last event.
         await page.wait_for_timeout(1_100)
         count = len(streams)
         line.cut()
         async with asyncio.timeout(30):
             while len(streams) == count:
                 await page.wait_for_timeout(50)
-        await is_connected(page)
+        await expect_connected(page)
         again = parse_qs(urlsplit(streams[-1].url).query)
         assert again["access_token"][0] != first
         assert again["last_event_id"]
@@ -463,11 +465,11 @@ async def test_a_stream_has_a_token_that_only_reads_and_never_the_key_whatever_t
 # --- Keys -------------------------------------------------------------------------------------------------
 
 
-async def test_the_question_for_a_key_stays_until_it_is_answered(
+async def test_the_key_dialog_stays_open_until_a_key_is_entered(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
-    dialog = page.get_by_role("dialog", name="This server wants a key")
+    page = await open_window(chat_url(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
+    dialog = page.get_by_role("dialog", name="API key required")
     await expect(dialog).to_be_visible()
     for _ in range(4):
         await page.keyboard.press("Escape")
@@ -475,30 +477,30 @@ async def test_the_question_for_a_key_stays_until_it_is_answered(
     await expect(dialog.get_by_label("API key or token")).to_be_focused()
 
 
-async def test_with_the_key_of_somebody_else_nothing_of_the_one_before_is_left(
+async def test_a_different_key_shows_nothing_of_the_previous_user(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up(CRUMB_API_KEYS=WITH_KEYS)
-    page = await open_window(at(up.url, "talk"))
-    await enter(page, KEYS["ann"])
+    page = await open_window(chat_url(up.url, "talk"))
+    await enter_key(page, KEYS["ann"])
     await say(page, "of Ann")
     await expect(answers(page)).to_have_count(1)
     await expect(sessions(page)).to_have_count(1)
-    refusal = await refusing(page, 401)
+    refusal = await refuse_posts(page, 401)
     await say(page, "also of Ann")
-    await expect(page.get_by_role("dialog", name="This server wants a key")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="API key required")).to_be_visible()
     refusal.on = False
-    await enter(page, KEYS["bob"])
-    await is_connected(page)
+    await enter_key(page, KEYS["bob"])
+    await expect_connected(page)
     await expect(said(page)).to_have_count(0)
     await expect(sessions(page)).to_have_count(0)
-    # What she had written does not become his by itself.
-    await expect(page.locator(".unsent.refused")).to_contain_text("with the key of somebody else")
+    # Ann's unsent message is not sent with Bob's key automatically.
+    await expect(page.locator(".unsent.refused")).to_contain_text("with the key of another owner")
 
 
-async def test_the_config_page_is_filled_after_the_first_login(
+async def test_the_config_page_loads_after_the_first_login(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
-    page = await open_window(configs.at(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
-    await enter(page, KEYS["ann"])
+    page = await open_window(configs.config_url(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
+    await enter_key(page, KEYS["ann"])
     await expect(page.locator(".config-list li").first).to_be_visible()

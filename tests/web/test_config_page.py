@@ -1,4 +1,4 @@
-"""The config editor in a real Chromium, against a real `crumb up`."""
+"""The config editor in a real Chromium, with a real `crumb up`."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from playwright.async_api import Page, Route, expect
 from tests.client.support import CrumbUp
 from tests.web import chat
 from tests.web.accessibility import serious
-from tests.web.chat import a_session
+from tests.web.chat import new_session_id
 from tests.web.configs import (
     ANSWERS,
-    EVIL,
+    INJECTION,
     MESSAGES,
     Server,
-    at,
     config,
+    config_url,
+    connect_to,
     edit,
-    is_ready,
-    laid_out,
+    editor_text,
+    expect_ready,
+    format_json,
     lines,
-    looking_at,
-    put_cursor,
+    run_server,
     save,
-    serving,
+    set_cursor,
     text_field,
-    text_of,
 )
 from tests.web.conftest import OpenWindow
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("configs"), config()) as server:
+    with run_server(tmp_path_factory.mktemp("configs"), config()) as server:
         yield server
 
 
 @pytest.fixture
 def server(started: Server) -> Server:
-    """With the file as it was."""
+    """Server with the original config file."""
     started.put(config())
     return started
 
 
 def limited(limit: int) -> dict[str, Any]:
-    """Only so many messages of each kind."""
+    """Return a config with this limit of messages and of answers."""
     fetch = {"method": "recent", "limit": limit}
     return config(sources=[MESSAGES | {"fetch": fetch}, ANSWERS | {"fetch": fetch}])
 
@@ -59,55 +59,57 @@ def limited(limit: int) -> dict[str, Any]:
 # --- Editing ----------------------------------------------------------------------------------------------
 
 
-async def test_an_edit_shows_what_it_would_change_and_changes_the_next_answers_context(
+async def test_an_edit_is_previewed_and_applies_to_the_next_context(
     server: Server, open_window: OpenWindow
 ) -> None:
-    session = a_session("edit")
+    session = new_session_id("edit")
     for text in ("apples", "bananas", "cherries"):
         server.say(session, text)
-    page = await open_window(at(server.url, session=session))
-    await is_ready(page)
-    await expect(page.locator(".preview-sum")).to_have_text("As with what is saved")
+    page = await open_window(config_url(server.url, session=session))
+    await expect_ready(page)
+    await expect(page.locator(".preview-sum")).to_have_text("No changes")
     await expect(lines(page, "same")).to_have_count(5)
 
     await edit(page, lambda text: text.replace('"limit": 10', '"limit": 1'))
     await expect(lines(page, "out")).to_have_count(3)
-    await expect(lines(page, "out").first).to_contain_text("Falls out: User apples")
+    await expect(lines(page, "out").first).to_contain_text("Removed: User apples")
     await expect(lines(page, "out").first.locator(".preview-mark")).to_have_text("−")
-    await expect(page.locator(".preview-sum")).to_contain_text("−3 out")
+    await expect(page.locator(".preview-sum")).to_contain_text("−3 removed")
     assert orjson.loads(server.file.read_bytes()) == config()  # a preview writes nothing
 
     await save(page)
     await expect(page.get_by_role("status").filter(has_text="Saved.")).to_be_visible()
     assert orjson.loads(server.file.read_bytes()) == limited(1)
-    await expect(page.locator(".preview-sum")).to_have_text("As with what is saved")
+    await expect(page.locator(".preview-sum")).to_have_text("No changes")
     explained = server.explain(server.say(session, "dates"))
     assert [item["excerpt"] for item in explained["items"] if item["schema_name"] == "user.message.v1"] == [
         "dates"
     ]
     assert explained["config"] == server.client.get("/contexts/config").json()["configs"][0]["digest"]
 
-    # The other way round: what was out comes in again.
+    # A higher limit adds omitted items again.
     await edit(page, lambda text: text.replace('"limit": 1', '"limit": 3'))
-    await page.get_by_role("button", name="Look again").click()
-    came = lines(page, "in").filter(has_text="Comes in: User bananas")
+    await page.get_by_role("button", name="Refresh").click()
+    came = lines(page, "in").filter(has_text="Added: User bananas")
     await expect(came.locator(".preview-mark")).to_have_text("+")
-    await page.get_by_role("button", name="Undo all").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Undo all").click()
-    assert orjson.loads(await text_of(page)) == limited(1)
+    await page.get_by_role("button", name="Discard edits").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Discard edits").click()
+    assert orjson.loads(await editor_text(page)) == limited(1)
 
 
-async def test_a_broken_edit_is_refused_at_its_line_and_nothing_changes(
+async def test_an_invalid_edit_is_refused_with_its_line_and_changes_nothing(
     server: Server, open_window: OpenWindow
 ) -> None:
-    session = a_session("broken")
+    session = new_session_id("broken")
     server.say(session, "one")
     before = server.file.read_bytes()
-    page = await open_window(at(server.url, session=session))
-    await is_ready(page)
+    page = await open_window(config_url(server.url, session=session))
+    await expect_ready(page)
     await expect(lines(page, "same")).to_have_count(1)
     await edit(page, lambda text: text.replace('"limit": 10', '"limit": -1', 1))
-    line = next(n for n, text in enumerate((await text_of(page)).splitlines(), 1) if '"limit": -1' in text)
+    line = next(
+        n for n, text in enumerate((await editor_text(page)).splitlines(), 1) if '"limit": -1' in text
+    )
     told = page.locator(".config-complaints li")
     await expect(told).to_have_count(1)
     await expect(told).to_contain_text(f"Line {line}, column")
@@ -118,7 +120,7 @@ async def test_a_broken_edit_is_refused_at_its_line_and_nothing_changes(
 
     await text_field(page).press("ControlOrMeta+End")
     await page.keyboard.press("ControlOrMeta+s")
-    await expect(page.locator(".toast.bad")).to_contain_text("Not saved: 1 thing is wrong with it.")
+    await expect(page.locator(".toast.bad")).to_contain_text("Not saved: the config has 1 error.")
     await expect(page.locator(".config-code .cm-activeLineGutter").first).to_have_text(str(line))
     assert server.file.read_bytes() == before
     explained = server.explain(server.say(session, "two"))
@@ -130,26 +132,24 @@ async def test_a_broken_edit_is_refused_at_its_line_and_nothing_changes(
     await told.get_by_role("button").click()
     await expect(text_field(page)).to_be_focused()
     await edit(page, lambda text: text.replace('"limit": ', '"limit": 10', 1))
-    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
+    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
     await expect(told).to_have_count(0)
 
 
-async def test_nothing_that_is_typed_gets_lost_and_no_shortcut_fires_while_typing(
-    server: Server, open_window: OpenWindow
-) -> None:
-    page = await open_window(at(server.url))
-    await is_ready(page)
+async def test_typed_text_is_kept_and_triggers_no_shortcuts(server: Server, open_window: OpenWindow) -> None:
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     await text_field(page).press("ControlOrMeta+End")
     typed = "?gc n/w " + "".join(f"{number} " for number in range(20))
     await page.keyboard.type(typed, delay=2)
-    assert (await text_of(page)).endswith(typed)
+    assert (await editor_text(page)).endswith(typed)
     assert "#/config" in page.url
     await expect(page.get_by_role("dialog")).to_have_count(0)
-    # It is still there after a look at another page, and marked.
+    # A visit to another page keeps the edit and marks it.
     await page.get_by_role("link", name="Blackboard").click()
     await page.get_by_role("link", name="Config").click()
     await expect(page.locator(".config-code[data-ready]")).to_be_visible()
-    assert (await text_of(page)).endswith(typed)
+    assert (await editor_text(page)).endswith(typed)
     await expect(page.locator(".config-list a").first).to_contain_text("edited")
 
 
@@ -157,56 +157,58 @@ async def test_field_names_and_values_are_completed_from_the_schema(
     server: Server, open_window: OpenWindow
 ) -> None:
     server.put(config(formatting={"max_tokens": 500}))
-    page = await open_window(at(server.url))
-    await is_ready(page)
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     await edit(page, lambda text: text.replace('"formatting"', '\n  "formatting"'))
-    place = (await text_of(page)).index('\n  "formatting"')
-    await put_cursor(page, place)
+    place = (await editor_text(page)).index('\n  "formatting"')
+    await set_cursor(page, place)
     await page.keyboard.type('"out')
     offered = page.locator(".config-code .cm-tooltip-autocomplete li")
     await expect(offered).to_have_text(['"output"'])
     await expect(page.locator(".config-code .cm-completionInfo")).to_contain_text(
-        "The breadcrumb that a context becomes."
+        "The breadcrumb that stores a context."
     )
-    await page.wait_for_timeout(100)  # CodeMirror takes no key for a choice that came up just now
+    await page.wait_for_timeout(100)  # CodeMirror ignores keys for completions that have just appeared
     await page.keyboard.press("Enter")
     await page.keyboard.type(",")
-    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
-    assert orjson.loads(await text_of(page))["output"] == {}
-    method = (await text_of(page)).index('"recent"') + 2
-    await put_cursor(page, method)
+    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
+    assert orjson.loads(await editor_text(page))["output"] == {}
+    method = (await editor_text(page)).index('"recent"') + 2
+    await set_cursor(page, method)
     await page.keyboard.press("Control+Space")
     await expect(offered).to_have_text(['"recent"', '"latest"', '"event_data"'])
 
 
-async def test_of_two_editors_the_second_is_asked_and_overwrites_nothing(
+async def test_the_second_of_two_editors_gets_a_conflict_and_overwrites_nothing(
     server: Server, open_window: OpenWindow
 ) -> None:
-    first, second = await open_window(at(server.url)), await open_window(at(server.url))
+    first, second = await open_window(config_url(server.url)), await open_window(config_url(server.url))
     for page in (first, second):
-        await is_ready(page)
-    await edit(first, lambda _: laid_out(config(formatting={"max_tokens": 111})))
-    await edit(second, lambda _: laid_out(config(formatting={"max_tokens": 222})))
+        await expect_ready(page)
+    await edit(first, lambda _: format_json(config(formatting={"max_tokens": 111})))
+    await edit(second, lambda _: format_json(config(formatting={"max_tokens": 222})))
     await save(first)
     await expect(first.locator(".toast")).to_contain_text("Saved.")
     await save(second)
-    await expect(second.locator(".toast.bad")).to_contain_text("somebody else has saved it meanwhile")
+    await expect(second.locator(".toast.bad")).to_contain_text("another user has saved this config")
     assert orjson.loads(server.file.read_bytes())["formatting"] == {"max_tokens": 111}
-    assert orjson.loads(await text_of(second))["formatting"] == {"max_tokens": 222}
+    assert orjson.loads(await editor_text(second))["formatting"] == {"max_tokens": 222}
     await second.get_by_role("button", name="Keep mine").click()
     await save(second)
     await expect(second.locator(".toast", has_text="Saved.")).to_be_visible()
     assert orjson.loads(server.file.read_bytes())["formatting"] == {"max_tokens": 222}
 
 
-async def test_one_of_several_configs_in_a_file_is_looked_at(server: Server, open_window: OpenWindow) -> None:
-    session = a_session("several")
+async def test_the_preview_can_select_one_of_several_configs_in_a_file(
+    server: Server, open_window: OpenWindow
+) -> None:
+    session = new_session_id("several")
     server.say(session, "one")
     server.say(session, "two")
     brief = limited(1) | {"consumer_id": "brief"}
     server.put([config(), brief])
-    page = await open_window(at(server.url, session=session))
-    await is_ready(page)
+    page = await open_window(config_url(server.url, session=session))
+    await expect_ready(page)
     await expect(lines(page, "same")).to_have_count(3)
     await page.get_by_label("Consumer").select_option("brief")
     await expect(lines(page, "same")).to_have_count(2)
@@ -215,45 +217,49 @@ async def test_one_of_several_configs_in_a_file_is_looked_at(server: Server, ope
 # --- Configs that are breadcrumbs -------------------------------------------------------------------------
 
 
-async def test_a_built_in_config_is_overridden_by_a_breadcrumb_that_can_be_changed_and_deleted(
+async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
     crumb_up: CrumbUp, open_window: OpenWindow
 ) -> None:
-    """Of a consumer that nobody has: others use this server too."""
-    consumer = a_session("consumer")
-    session = a_session("override")
+    """The consumer is unused, because other tests share this server."""
+    consumer = new_session_id("consumer")
+    session = new_session_id("override")
     own = config(consumer_id=consumer, update_triggers=[{"schema_name": f"test.{consumer}.v1"}])
-    with looking_at(crumb_up, Path("built-in")) as server:
+    with connect_to(crumb_up, Path("built-in")) as server:
         for _ in range(3):
             server.post(f"test.{consumer}.v1", tags=[f"session:{session}"])
-        page = await open_window(at(crumb_up.url, session=session))
-        await is_ready(page)
-        await expect(page.locator(".config-effect")).to_contain_text("An edit is saved as a breadcrumb")
-        await edit(page, lambda _: laid_out(own))
+        page = await open_window(config_url(crumb_up.url, session=session))
+        await expect_ready(page)
+        await expect(page.locator(".config-effect")).to_contain_text("Edits are saved as a breadcrumb")
+        await edit(page, lambda _: format_json(own))
         await page.get_by_role("button", name="Save as breadcrumb").click()
         await expect(page.locator(".config-head h2")).to_have_text(consumer)
-        await expect(page.locator(".config-head")).to_contain_text("in force")
+        await expect(page.locator(".config-head .badge.good")).to_have_text("active")
         (made,) = server.configs_of(consumer)
         assert made["config"] == own and made["holds"] and made["version"] == 1
 
-        await is_ready(page)
-        await edit(page, lambda _: laid_out([own]))
-        await expect(page.locator(".config-complaints li")).to_contain_text("a breadcrumb holds one config")
+        await expect_ready(page)
+        await edit(page, lambda _: format_json([own]))
+        await expect(page.locator(".config-complaints li")).to_contain_text(
+            "a breadcrumb contains one config"
+        )
         await save(page)
         await expect(page.locator(".toast.bad")).to_be_visible()
-        await edit(page, lambda _: laid_out(own | {"formatting": {"max_tokens": 77}}))
-        await is_ready(page)
+        await edit(page, lambda _: format_json(own | {"formatting": {"max_tokens": 77}}))
+        await expect_ready(page)
         await save(page)
         await expect(page.locator(".config-effect")).to_contain_text("Version 2")
         assert server.configs_of(consumer)[0]["config"]["formatting"] == {"max_tokens": 77}
 
-        # Somebody else changes it while an edit is under way: it says so at once, and loses nothing.
+        # A concurrent change is reported at once, and neither text is lost.
         await edit(page, lambda text: text.replace("77", "88"))
         server.change(made["id"], context=own | {"formatting": {"max_tokens": 66}})
-        await expect(page.get_by_role("alert")).to_contain_text("Somebody else has saved this")
+        await expect(page.get_by_role("alert")).to_contain_text("Another user has saved this config")
         await save(page)
-        await expect(page.locator(".toast.bad", has_text="meanwhile")).to_be_visible()
+        await expect(
+            page.locator(".toast.bad", has_text="another user has saved this config")
+        ).to_be_visible()
         assert server.configs_of(consumer)[0]["config"]["formatting"] == {"max_tokens": 66}
-        await page.get_by_role("button", name="Take theirs").click()
+        await page.get_by_role("button", name="Use theirs").click()
         await expect(text_field(page)).to_contain_text('"max_tokens": 66')
 
         await page.get_by_role("button", name="Delete").click()
@@ -262,37 +268,37 @@ async def test_a_built_in_config_is_overridden_by_a_breadcrumb_that_can_be_chang
         assert server.configs_of(consumer) == []
 
 
-async def test_an_edit_of_what_somebody_deletes_meanwhile_can_be_saved_as_a_new_one(
+async def test_an_edit_of_a_deleted_config_can_be_saved_as_a_new_one(
     server: Server, open_window: OpenWindow
 ) -> None:
-    consumer = a_session("deleted")
+    consumer = new_session_id("deleted")
     own = config(consumer_id=consumer)
     id = server.post("context.config.v1", title=consumer, tags=["context:config"], context=own)
-    page = await open_window(at(server.url, id))
-    await is_ready(page)
-    await edit(page, lambda _: laid_out(own | {"formatting": {"max_tokens": 77}}))
+    page = await open_window(config_url(server.url, id))
+    await expect_ready(page)
+    await edit(page, lambda _: format_json(own | {"formatting": {"max_tokens": 77}}))
     server.client.delete(f"/breadcrumbs/{id}").raise_for_status()
-    await expect(page.get_by_role("alert")).to_contain_text("Somebody has deleted this since you began")
-    await expect(page.locator(".config-list").get_by_text("Deleted meanwhile")).to_be_visible()
-    await is_ready(page)
+    await expect(page.get_by_role("alert")).to_contain_text("This config was deleted")
+    await expect(page.locator(".config-list").get_by_text("Deleted", exact=True)).to_be_visible()
+    await expect_ready(page)
     await save(page)
     await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
-    await expect(page.locator(".config-head")).to_contain_text("in force")
+    await expect(page.locator(".config-head .badge.good")).to_have_text("active")
     [made] = server.configs_of(consumer)
     assert made["id"] != id and made["config"]["formatting"] == {"max_tokens": 77}
     server.client.delete(f"/breadcrumbs/{made['id']}").raise_for_status()
 
 
-async def test_a_config_whose_confirmation_got_lost_is_there_once(
+async def test_a_config_with_a_lost_confirmation_is_stored_once(
     server: Server, open_window: OpenWindow
 ) -> None:
-    consumer = a_session("once")
-    page = await open_window(at(server.url))
-    await is_ready(page)
+    consumer = new_session_id("once")
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     await page.get_by_role("button", name="New config").click()
-    await is_ready(page)
-    await edit(page, lambda _: laid_out(config(consumer_id=consumer)))
-    await is_ready(page)
+    await expect_ready(page)
+    await edit(page, lambda _: format_json(config(consumer_id=consumer)))
+    await expect_ready(page)
 
     async def lose(route: Route) -> None:
         await route.fetch()
@@ -308,11 +314,11 @@ async def test_a_config_whose_confirmation_got_lost_is_there_once(
     server.client.delete(f"/breadcrumbs/{made['id']}").raise_for_status()
 
 
-async def test_a_late_answer_does_not_bring_back_what_was_there_before_a_save(
+async def test_a_late_response_does_not_restore_the_text_before_a_save(
     server: Server, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(server.url))
-    await is_ready(page)
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     asked, enough, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def late(route: Route) -> None:
@@ -328,48 +334,50 @@ async def test_a_late_answer_does_not_bring_back_what_was_there_before_a_save(
     await page.route("**/contexts/configs", late)
     await page.evaluate("window.dispatchEvent(new Event('focus'))")
     await asked.wait()
-    await edit(page, lambda _: laid_out(limited(3)))
-    await is_ready(page)
+    await edit(page, lambda _: format_json(limited(3)))
+    await expect_ready(page)
     await save(page)
     await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
-    await page.wait_for_timeout(500)  # what is read after a save is there
+    await page.wait_for_timeout(500)  # the read after the save has completed
     enough.set()
     await over.wait()
     await page.wait_for_timeout(300)
-    assert orjson.loads(await text_of(page)) == limited(3)
+    assert orjson.loads(await editor_text(page)) == limited(3)
 
 
-async def test_a_new_config_is_begun_from_a_template_and_discarded(
+async def test_a_new_config_starts_from_a_template_and_can_be_discarded(
     server: Server, open_window: OpenWindow
 ) -> None:
-    page = await open_window(at(server.url))
-    await is_ready(page)
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     await page.get_by_role("button", name="New config").click()
     await expect(page.locator(".config-head h2")).to_have_text("New config")
-    await is_ready(page)
-    assert orjson.loads(await text_of(page))["consumer_id"] == "my-agent"
+    await expect_ready(page)
+    assert orjson.loads(await editor_text(page))["consumer_id"] == "my-agent"
     await page.get_by_role("button", name="Discard").click()
     await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
     await expect(page.locator(".config-head h2")).to_have_text("context.json")
     assert server.client.get("/contexts/configs").json()["breadcrumbs"] == []
 
 
-# --- Everybody can use it, and nobody can misuse it -------------------------------------------------------
+# --- Safety and accessibility -----------------------------------------------------------------------------
 
 
-async def test_what_others_wrote_is_shown_as_text(server: Server, open_window: OpenWindow) -> None:
-    session = a_session("evil")
-    server.say(session, EVIL)
-    server.client.patch(f"/sessions/{session}", json={"title": EVIL})
-    crumb = server.post("context.config.v1", title=EVIL, context={"consumer_id": EVIL, EVIL: EVIL})
-    page = await open_window(at(server.url, session=session))
-    await is_ready(page)
-    await expect(lines(page, "same").first).to_contain_text(EVIL)
-    await expect(page.locator(".config-list li").last).to_contain_text(EVIL)
+async def test_foreign_content_is_shown_as_text(server: Server, open_window: OpenWindow) -> None:
+    session = new_session_id("evil")
+    server.say(session, INJECTION)
+    server.client.patch(f"/sessions/{session}", json={"title": INJECTION})
+    crumb = server.post(
+        "context.config.v1", title=INJECTION, context={"consumer_id": INJECTION, INJECTION: INJECTION}
+    )
+    page = await open_window(config_url(server.url, session=session))
+    await expect_ready(page)
+    await expect(lines(page, "same").first).to_contain_text(INJECTION)
+    await expect(page.locator(".config-list li").last).to_contain_text(INJECTION)
     await expect(page.get_by_label("Session").locator("option", has_text="<img").first).to_be_attached()
     await page.locator(".config-list a").last.click()
-    await expect(page.locator(".config-head h2")).to_have_text(EVIL)
-    await expect(page.locator(".config-notice")).to_contain_text("It is not used")
+    await expect(page.locator(".config-head h2")).to_have_text(INJECTION)
+    await expect(page.locator(".config-notice")).to_contain_text("This config is not used")
     await expect(page.locator(".config-complaints")).to_contain_text("img src=x")
     await expect(text_field(page)).to_contain_text("<img src=x")
     assert await page.locator("main img, main script").count() == 0
@@ -377,16 +385,16 @@ async def test_what_others_wrote_is_shown_as_text(server: Server, open_window: O
     server.client.delete(f"/breadcrumbs/{crumb}")
 
 
-async def test_the_editor_has_its_styles_and_comes_only_when_it_is_wanted(
+async def test_the_editor_has_its_styles_and_is_loaded_on_demand(
     server: Server, open_window: OpenWindow
 ) -> None:
-    """The policy allows no style elements; `open_window` fails where one was refused."""
+    """The policy allows no style elements. `open_window` fails the test if one was refused."""
     loaded = "performance.getEntriesByType('resource').map(entry => entry.name).join(' ')"
-    page = await open_window(chat.at(server.url))
+    page = await open_window(chat.chat_url(server.url))
     await expect(page.locator("#composer")).to_be_visible()
     assert "codemirror" not in await page.evaluate(loaded)
     await page.get_by_role("link", name="Config").click()
-    await is_ready(page)
+    await expect_ready(page)
     assert "codemirror" in await page.evaluate(loaded)
     scroller = page.locator(".config-code .cm-scroller")
     assert await scroller.evaluate("element => getComputedStyle(element).display") == "flex"
@@ -394,7 +402,7 @@ async def test_the_editor_has_its_styles_and_comes_only_when_it_is_wanted(
     assert await page.locator("style").count() == 0
 
 
-async def broken(page: Page) -> None:
+async def break_config(page: Page) -> None:
     await edit(page, lambda text: text.replace('"limit": 10', '"limit": 0').replace("sources", "sourcs"))
     await expect(page.locator(".config-complaints li").first).to_be_visible()
 
@@ -403,16 +411,16 @@ async def broken(page: Page) -> None:
 async def test_axe_finds_nothing_serious(
     server: Server, open_window: OpenWindow, width: int, scheme: str
 ) -> None:
-    session = a_session("axe")
+    session = new_session_id("axe")
     for text in ("one", "two", "three"):
         server.say(session, text)
     page = await open_window(
-        at(server.url, session=session),
+        config_url(server.url, session=session),
         viewport={"width": width, "height": 780},
         color_scheme=scheme,
         reduced_motion="reduce",
     )
-    await is_ready(page)
+    await expect_ready(page)
     await edit(page, lambda text: text.replace('"limit": 10', '"limit": 1', 1))
     small = width < 700
     if small:
@@ -423,13 +431,15 @@ async def test_axe_finds_nothing_serious(
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     if small:
         await page.get_by_role("button", name="Edit", exact=True).click()
-    await broken(page)
+    await break_config(page)
     assert await serious(page) == []
 
 
-async def test_the_keyboard_gets_in_and_out_and_saves(server: Server, open_window: OpenWindow) -> None:
-    page = await open_window(at(server.url))
-    await is_ready(page)
+async def test_the_keyboard_can_enter_and_leave_the_editor_and_save(
+    server: Server, open_window: OpenWindow
+) -> None:
+    page = await open_window(config_url(server.url))
+    await expect_ready(page)
     for _ in range(30):
         await page.keyboard.press("Tab")
         if await text_field(page).evaluate("field => field.getRootNode().activeElement === field"):
@@ -438,7 +448,7 @@ async def test_the_keyboard_gets_in_and_out_and_saves(server: Server, open_windo
     await page.keyboard.press("ControlOrMeta+Home")
     await page.keyboard.press("ArrowRight")
     await page.keyboard.press("Enter")
-    assert re.match(r"\{\s*\n\s*\n", await text_of(page))
+    assert re.match(r"\{\s*\n\s*\n", await editor_text(page))
     await page.keyboard.press("ControlOrMeta+s")
     await expect(page.locator(".toast")).to_contain_text("Saved.")
     assert re.match(r"\{\s*\n\s*\n", server.file.read_text())
@@ -446,9 +456,13 @@ async def test_the_keyboard_gets_in_and_out_and_saves(server: Server, open_windo
     await expect(text_field(page)).not_to_be_focused()
 
 
-async def test_a_token_that_may_not_edit_is_told_so(server: Server, open_window: OpenWindow) -> None:
+async def test_a_token_without_permission_to_edit_gets_an_error(
+    server: Server, open_window: OpenWindow
+) -> None:
     reply = server.client.post("/auth/token", json={"session_id": "one"})
     page = await open_window("about:blank")
     await page.add_init_script(f"sessionStorage.setItem('crumb.credential', '{reply.json()['token']}')")
-    await page.goto(at(server.url))
-    await expect(page.get_by_role("alert")).to_contain_text("narrowed to a session or a user may not do this")
+    await page.goto(config_url(server.url))
+    await expect(page.get_by_role("alert")).to_contain_text(
+        "narrowed to a session or a user: use another token"
+    )

@@ -1,4 +1,4 @@
-"""./crumb test brings the browser that the tests of the page need, where it can. On tools that only note calls."""
+"""`./crumb test` installs Chromium for the tests of the page. The tools here only record their calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTE = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
 
 
 class Machine(Clone):
-    """A fresh clone on a Debian without Chromium."""
+    """A new clone on a Debian system without Chromium."""
 
     def has(self, tool: str, script: str = "") -> None:
         (self.bin / tool).write_text(NOTE + script)
@@ -25,7 +25,7 @@ class Machine(Clone):
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path)
-    machine.has("grep")  # /etc/os-release says Debian
+    machine.has("grep")  # finds Debian in /etc/os-release
     machine.has("id", "echo 0")
     machine.has("apt-get")
     (machine.bin / "env").symlink_to("/usr/bin/env")
@@ -42,7 +42,7 @@ def test_root_installs_chromium(machine: Machine) -> None:
     assert "installing Chromium" in ended.stderr
 
 
-def test_whoever_may_use_sudo_without_a_password_installs_it_too(machine: Machine) -> None:
+def test_a_user_with_passwordless_sudo_installs_chromium(machine: Machine) -> None:
     machine.has("id", "echo 1000")
     machine.has("sudo", 'shift; exec "$@"')
     (machine.bin / "true").symlink_to("/bin/true")
@@ -50,7 +50,7 @@ def test_whoever_may_use_sudo_without_a_password_installs_it_too(machine: Machin
     assert "apt-get install -y -qq --no-install-recommends chromium" in machine.installs()
 
 
-def test_everybody_else_is_told_how_and_the_other_tests_run(machine: Machine) -> None:
+def test_other_users_get_instructions_and_the_other_tests_run(machine: Machine) -> None:
     machine.has("id", "echo 1000")
     machine.has("sudo", "exit 1")
     ended = machine.run("test")
@@ -60,7 +60,7 @@ def test_everybody_else_is_told_how_and_the_other_tests_run(machine: Machine) ->
     assert machine.installs() == ["sudo -n true"]
 
 
-def test_another_system_is_left_alone(machine: Machine) -> None:
+def test_nothing_is_installed_on_another_system(machine: Machine) -> None:
     machine.has("grep", "exit 1")
     ended = machine.run("test")
     assert ended.returncode == 0
@@ -69,7 +69,7 @@ def test_another_system_is_left_alone(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("browser", ["chromium", "google-chrome"])
-def test_a_browser_that_is_there_is_enough(machine: Machine, browser: str) -> None:
+def test_an_existing_browser_is_enough(machine: Machine, browser: str) -> None:
     machine.has(browser)
     ended = machine.run("test")
     assert ended.returncode == 0
@@ -77,7 +77,7 @@ def test_a_browser_that_is_there_is_enough(machine: Machine, browser: str) -> No
     assert "Chrom" not in ended.stderr
 
 
-def test_an_installation_that_fails_is_said_and_the_other_tests_run(machine: Machine) -> None:
+def test_a_failed_installation_is_reported_and_the_other_tests_run(machine: Machine) -> None:
     machine.has("apt-get", "exit 100")
     ended = machine.run("test")
     assert ended.returncode == 0

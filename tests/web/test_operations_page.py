@@ -1,4 +1,4 @@
-"""The operations page: who works where, how far behind, how fast, and what went wrong."""
+"""The operations page: workers, lanes, lag, rates and dead letters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from playwright.async_api import Locator, Page, Route, expect
 
 from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
-from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
+from tests.web.conftest import ControlledServer, MakeCrumbUp, OpenWindow
 from tests.web.extension_support import kill
-from tests.web.watching import EVIL, Crumbs, board, unused
+from tests.web.watching import INJECTION, Crumbs, board, unique_name
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def letters(page: Page) -> Locator:
     return page.locator(".ops-letter")
 
 
-async def told(page: Page, changes: dict[str, Any]) -> None:
-    """Let the server say something else about itself."""
+async def change_reply(page: Page, changes: dict[str, Any]) -> None:
+    """Change fields of the reply of GET /operations."""
 
     async def answer(route: Route) -> None:
         reply = await route.fetch()
@@ -50,10 +50,10 @@ async def told(page: Page, changes: dict[str, Any]) -> None:
     await page.route("**/operations", answer)
 
 
-async def test_lanes_workers_and_the_store_are_shown_as_they_are(
+async def test_lanes_workers_and_the_store_match_the_operations_route(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    session = unused("ops")
+    session = unique_name("ops")
     crumbs.say(session, "Hello")
     page = await open_window(operations(crumb_up.url))
     facts = crumbs.asked("GET", "/operations")
@@ -71,20 +71,20 @@ async def test_lanes_workers_and_the_store_are_shown_as_they_are(
     await expect(tile(page, "Memory")).to_have_text(re.compile(r"MiB"))
     schemas = page.get_by_role("region", name="Breadcrumbs by schema")
     await expect(schemas.get_by_role("row").filter(has_text="user.message.v1")).to_be_visible()
-    # The busiest ones are shown; each window that is opened asks for this one many times.
+    # The table has the busiest routes. Each opened window requests this one many times.
     await expect(page.get_by_role("region", name="Requests by route")).to_contain_text("GET /assets/{name}")
 
 
-async def test_what_happens_shows_in_the_plots(
+async def test_activity_shows_in_the_plots(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
     page = await open_window(operations(crumb_up.url))
-    for title in ("Turns per minute", "Per second", "HTTP latency", "Lag of the workers"):
+    for title in ("Turns per minute", "Per second", "HTTP latency", "Worker lag"):
         await expect(plot(page, title).locator("canvas")).to_be_visible()
     await expect(plot(page, "Per second").get_by_role("img")).to_have_attribute(
         "aria-label", re.compile(r"Now: events \d")
     )
-    session = unused("plots")
+    session = unique_name("plots")
     for number in range(5):
         crumbs.say(session, f"What is {number} + 1?")
     await expect(tile(page, "Turns per minute")).to_have_text(re.compile(r"^([5-9]|\d\d+)$"))
@@ -92,7 +92,7 @@ async def test_what_happens_shows_in_the_plots(
     await expect(plot(page, "Turns per minute").get_by_role("img")).to_have_attribute(
         "aria-label", re.compile(r"answered ([5-9]|\d\d+)")
     )
-    # And they are really drawn: more than one colour is on the canvas.
+    # The plot is drawn: the canvas has several colours.
     colours = (
         await plot(page, "Turns per minute")
         .locator("canvas")
@@ -102,13 +102,13 @@ async def test_what_happens_shows_in_the_plots(
         )
     )
     assert colours > 3
-    # What was drawn is there again when somebody comes back.
+    # The samples are kept during a visit to another page.
     await page.goto(board(crumb_up.url))
     await page.goto(operations(crumb_up.url))
     await expect(tile(page, "Events per second")).not_to_have_text("–")
 
 
-async def test_paused_it_asks_no_more(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+async def test_a_paused_operations_page_sends_no_requests(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window(operations(crumb_up.url))
     await expect(tile(page, "Workers")).to_have_text("2")
     await page.get_by_role("button", name="Pause").click()
@@ -117,96 +117,96 @@ async def test_paused_it_asks_no_more(crumb_up: CrumbUp, open_window: OpenWindow
     await page.wait_for_timeout(4_000)
     assert asked == []
     async with page.expect_request("**/operations"):
-        await page.get_by_role("button", name="Go on").click()
+        await page.get_by_role("button", name="Resume").click()
 
 
-async def test_dead_letters_can_be_tried_again_and_thrown_away(
-    modelled: Modelled, open_window: OpenWindow
+async def test_dead_letters_can_be_retried_and_deleted(
+    controlled: ControlledServer, open_window: OpenWindow
 ) -> None:
-    again, never = unused("again"), unused("never")
-    modelled.behave("failing", status=400)
-    with closing(Crumbs(modelled.url)) as crumbs:
-        page = await open_window(operations(modelled.url))
+    again, never = unique_name("again"), unique_name("never")
+    controlled.behave("failing", status=400)
+    with closing(Crumbs(controlled.url)) as crumbs:
+        page = await open_window(operations(controlled.url))
         crumbs.say(again, "Answer me")
         crumbs.say(never, "Forget me")
         first, second = (letters(page).filter(has_text=f"session {name}") for name in (again, never))
         await expect(first).to_contain_text("The server had an error")
         await expect(second).to_be_visible()
-        await expect(page.get_by_text("1 thing to look at")).to_be_visible()
-        modelled.behave("normal")
+        await expect(page.get_by_text("1 warning")).to_be_visible()
+        controlled.behave("normal")
 
-        await first.get_by_role("button", name="Try again").click()
+        await first.get_by_role("button", name="Retry").click()
         await expect(first).to_have_count(0)
-        await second.get_by_role("button", name="Delete this dead letter").click()
+        await second.get_by_role("button", name="Delete dead letter").click()
         await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
         await expect(second).to_be_visible()
-        await second.get_by_role("button", name="Delete this dead letter").click()
+        await second.get_by_role("button", name="Delete dead letter").click()
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         await expect(second).to_have_count(0)
         assert not {letter.get("session_id") for letter in crumbs.asked("GET", "/dlq")} & {again, never}
 
-        # One message, a failure, and the answer of the second try.
-        await page.goto(board(modelled.url, session=again))
+        # The turn has one message, one failure and the answer of the retry.
+        await page.goto(board(controlled.url, session=again))
         await page.locator(".board-card[data-kind=answer] .board-open").click()
         labels = page.locator(".turn-node .turn-label")
         await expect(labels).to_have_text(["Message", "Context", "Error", "Answer"])
-        # A failed turn names no context, and another message has had it made anew: it is found all the same.
+        # A failed turn names no context. Its version is found even after another message rebuilt the context.
         crumbs.say(never, "Another one")
-        await page.goto(board(modelled.url, session=never))
+        await page.goto(board(controlled.url, session=never))
         await expect(page.locator(".board-card[data-kind=answer]")).to_have_count(1)
         await page.locator(".board-card[data-kind=error] .board-open").click()
         await expect(labels).to_have_text(["Message", "Context", "Error"])
 
 
-async def test_dead_letters_that_could_not_be_read_are_read_again(
-    crumb_up: CrumbUp, open_window: OpenWindow
-) -> None:
+async def test_a_failed_read_of_dead_letters_is_retried(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window("about:blank")
     await page.route("**/dlq", lambda route: route.fulfill(status=503, json={"title": "Away", "status": 503}))
     lanes = [{"lane": 0, "kinds": [{"kind": "agent", "dead_letters": 2, "lag_ms": 0, "holder": "x"}]}]
-    await told(page, {"lanes": lanes, "kinds": []})
+    await change_reply(page, {"lanes": lanes, "kinds": []})
     await page.goto(operations(crumb_up.url))
-    await expect(page.get_by_role("alert")).to_contain_text("They could not be read: Away.")
-    await expect(page.locator(".ops-head .badge")).to_have_text("1 thing to look at")
+    await expect(page.get_by_role("alert")).to_contain_text("Dead letters could not be loaded. Away.")
+    await expect(page.locator(".ops-head .badge")).to_have_text("1 warning")
     await page.unroute("**/dlq")
     await expect(page.get_by_role("alert")).to_have_count(0)
-    await expect(page.get_by_text("Everything that was begun came to an end")).to_be_visible()
+    await expect(page.get_by_text("No dead letters.")).to_be_visible()
 
 
-async def test_a_server_that_goes_and_comes_back_is_noticed(
+async def test_the_operations_page_reports_a_lost_server_and_its_return(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     up = make_crumb_up()
     page = await open_window(operations(up.url))
-    await expect(page.get_by_text("All is well")).to_be_visible()
-    await expect(page.get_by_text("Everything that was begun came to an end")).to_be_visible()
+    await expect(page.get_by_text("Healthy")).to_be_visible()
+    await expect(page.get_by_text("No dead letters.")).to_be_visible()
     kill(up)
     await expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
-    await expect(page.get_by_text("Not reached")).to_be_visible()
+    await expect(page.get_by_text("Unreachable")).to_be_visible()
     up.start()
     await expect(page.get_by_role("alert")).to_have_count(0)
-    await expect(page.get_by_text("All is well")).to_be_visible()
+    await expect(page.get_by_text("Healthy")).to_be_visible()
 
 
-async def test_trouble_is_said_in_words(crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs) -> None:
+async def test_problems_are_described_in_text(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
     facts = crumbs.asked("GET", "/operations")
     dead = [{**worker, "alive": worker["kind"] != "agents"} for worker in facts["workers"]]
     late = facts["lanes"]
     late[3]["kinds"][1] |= {"lag_ms": 60_000, "waiting": 500, "more_waiting": True}
     del late[5]["kinds"][1]["holder"]
     page = await open_window("about:blank")
-    await told(page, {"workers": dead, "lanes": late})
+    await change_reply(page, {"workers": dead, "lanes": late})
     await page.goto(operations(crumb_up.url))
-    await expect(page.get_by_text("No worker of the kind “agents” is running")).to_be_visible()
-    await expect(page.get_by_text("Nobody of the kind “contexts” has lane 5.")).to_be_visible()
-    await expect(page.get_by_text("“contexts” is behind in lane 3.")).to_be_visible()
-    await expect(page.get_by_text("3 things to look at")).to_be_visible()
+    await expect(page.get_by_text("No worker of kind “agents” is running")).to_be_visible()
+    await expect(page.get_by_text("No worker of kind “contexts” holds lane 5.")).to_be_visible()
+    await expect(page.get_by_text("Workers of kind “contexts” are behind in lane 3.")).to_be_visible()
+    await expect(page.get_by_text("3 warnings")).to_be_visible()
     await expect(tile(page, "Worst lag")).to_have_text("1 min 0 s")
     row = page.get_by_role("region", name="All lanes").locator("tbody tr").nth(3)
     await expect(row).to_contain_text("500+ waiting")
 
 
-async def test_whoever_may_not_see_it_is_told_so(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+async def test_a_missing_role_is_reported(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window("about:blank")
     problem = {"type": "x", "title": "x", "status": 403, "detail": "this needs the role 'curator'"}
     await page.route(
@@ -216,31 +216,31 @@ async def test_whoever_may_not_see_it_is_told_so(crumb_up: CrumbUp, open_window:
         ),
     )
     await page.goto(operations(crumb_up.url))
-    await expect(page.get_by_role("alert")).to_contain_text("This page is for those with the role curator.")
+    await expect(page.get_by_role("alert")).to_contain_text("This page requires the role curator.")
 
 
-async def test_what_others_wrote_is_text_wherever_it_is_shown(
+async def test_foreign_content_is_shown_as_text_everywhere(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:
-    """Names of workers and kinds come from whoever runs them, schemas and errors from anybody."""
-    crumbs.post(EVIL.replace(" ", "_")[:180], title="x")
+    """Operators choose names of workers and kinds. Schemas and errors can come from any client."""
+    crumbs.post(INJECTION.replace(" ", "_")[:180], title="x")
     facts = json.loads(
-        json.dumps(crumbs.asked("GET", "/operations")).replace("contexts", EVIL.replace('"', "'"))
+        json.dumps(crumbs.asked("GET", "/operations")).replace("contexts", INJECTION.replace('"', "'"))
     )
     for worker in facts["workers"]:
-        worker["name"] = EVIL
+        worker["name"] = INJECTION
     letter = {
         "id": "01a1e2f4-40d9-7008-a8d3-9958abc20c9f",
-        "kind": EVIL,
-        "breadcrumb_id": EVIL,
+        "kind": INJECTION,
+        "breadcrumb_id": INJECTION,
         "version": 1,
-        "session_id": EVIL,
+        "session_id": INJECTION,
         "attempts": 4,
-        "last_error": EVIL,
+        "last_error": INJECTION,
         "created_at": facts["at"],
     }
     page = await open_window("about:blank")
-    await told(page, {name: facts[name] for name in ("workers", "lanes", "kinds")})
+    await change_reply(page, {name: facts[name] for name in ("workers", "lanes", "kinds")})
     await page.route("**/dlq", lambda route: route.fulfill(json=[letter]))
     await page.goto(operations(crumb_up.url))
     await expect(letters(page)).to_contain_text("<script>")

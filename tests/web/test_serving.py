@@ -1,4 +1,4 @@
-"""The built files: what they are made from, how they are served, how much they weigh."""
+"""The built files of the page: their sources, their size and how they are served."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.web.built_files import OUTDATED, PAGE_SOURCES, WEB, built_from, sourc
 DIST = WEB / "dist"
 
 
-def test_the_built_files_are_as_new_as_their_sources() -> None:
+def test_the_built_files_are_built_from_the_current_sources() -> None:
     assert source_hash(PAGE_SOURCES) == built_from(DIST), OUTDATED
 
 
-def test_everything_together_weighs_less_than_300_kilobytes() -> None:
+def test_all_files_together_are_smaller_than_300_kilobytes_compressed() -> None:
     weight = {file.name: len(gzip.compress(file.read_bytes())) for file in DIST.rglob("*") if file.is_file()}
     assert sum(weight.values()) < 300_000, weight
 
 
-def test_nothing_is_loaded_from_anywhere_else() -> None:
+def test_the_page_loads_nothing_from_other_hosts() -> None:
     html = (DIST / "index.html").read_text("utf-8")
     loaded = re.findall(r'(?:src|href)="([^"]+)"', html)
     assert loaded and all(target.startswith("/assets/") or target == "/docs" for target in loaded)
@@ -41,14 +41,14 @@ def test_nothing_is_loaded_from_anywhere_else() -> None:
         assert not re.search(r"url\((?!/assets/)|@import|https?:", sheet.read_text("utf-8")), sheet.name
 
 
-def test_the_lock_file_names_no_registry() -> None:
+def test_the_lock_file_contains_no_registry_urls() -> None:
     packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
     assert not [name for name, package in packages.items() if "resolved" in package]
     assert all("integrity" in package for name, package in packages.items() if name)
 
 
 def test_the_lock_file_lists_every_package_that_npm_ci_expects() -> None:
-    """Builds for other platforms are optional dependencies: `npm ci` refuses a lock file without them."""
+    """`npm ci` refuses a lock file without the optional dependencies for other platforms."""
     packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
     wanted = {
         dependency
@@ -60,7 +60,7 @@ def test_the_lock_file_lists_every_package_that_npm_ci_expects() -> None:
 
 
 def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:
-    """In a terminal; programs get the same address as JSON."""
+    """Only a terminal gets the link. Programs get the same URL as JSON."""
     ours, theirs = pty.openpty()
     command = [str(CRUMB), "up", "--port", "0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -69,9 +69,9 @@ def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:
         os.close(theirs)
         seen = b""
         try:
-            while b"Ctrl-C stops it" not in seen:
+            while b"Press Ctrl-C to stop" not in seen:
                 seen += os.read(ours, 65536)
-            link = re.search(r"look at it +(http://127\.0\.0\.1:\d+/)", seen.decode())
+            link = re.search(r"web page +(http://127\.0\.0\.1:\d+/)", seen.decode())
             assert link is not None, seen.decode()
             assert "<title>Breadcrumbs</title>" in httpx.get(link[1], trust_env=False).text
         finally:
@@ -92,7 +92,7 @@ def assets(client: httpx.Client) -> list[str]:
     return found
 
 
-def test_the_page_comes_with_a_strict_policy(client: httpx.Client) -> None:
+def test_the_page_has_a_strict_content_security_policy(client: httpx.Client) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -103,7 +103,7 @@ def test_the_page_comes_with_a_strict_policy(client: httpx.Client) -> None:
     assert answer.headers["cache-control"] == "no-cache"
 
 
-def test_what_the_page_loads_may_be_kept_for_ever(client: httpx.Client) -> None:
+def test_assets_of_the_page_are_cached_as_immutable(client: httpx.Client) -> None:
     types = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
     for path in assets(client):
         answer = client.get(path)
@@ -114,7 +114,7 @@ def test_what_the_page_loads_may_be_kept_for_ever(client: httpx.Client) -> None:
         assert answer.content == (DIST / path.removeprefix("/")).read_bytes()
 
 
-def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client) -> None:
+def test_files_are_compressed_for_clients_that_accept_it(client: httpx.Client) -> None:
     (script,) = (
         path for path in assets(client) if path.startswith("/assets/index-") and path.endswith(".js")
     )
@@ -129,7 +129,7 @@ def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client) ->
     assert answer.headers["etag"] != packed.headers["etag"]
 
 
-def test_what_has_not_changed_is_not_sent_again(client: httpx.Client) -> None:
+def test_an_unchanged_page_is_304(client: httpx.Client) -> None:
     first = client.get("/")
     for tag in (first.headers["etag"], f"W/{first.headers['etag']}", f'"other", {first.headers["etag"]}'):
         again = client.get("/", headers={"if-none-match": tag})
@@ -138,7 +138,7 @@ def test_what_has_not_changed_is_not_sent_again(client: httpx.Client) -> None:
     assert client.get("/", headers={"if-none-match": '"other"'}).status_code == 200
 
 
-def test_head_says_what_get_would(client: httpx.Client) -> None:
+def test_head_returns_the_headers_of_get(client: httpx.Client) -> None:
     get, head = client.get("/"), client.head("/")
     assert head.content == b""
     for name in ("content-length", "etag", "content-type", "content-security-policy"):
@@ -148,12 +148,12 @@ def test_head_says_what_get_would(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "name", ["nothing.js", "..%2findex.html", "%2e%2e%2fstamp.txt", "index.html", "a/b.js"]
 )
-def test_there_is_nothing_else_behind_the_page(client: httpx.Client, name: str) -> None:
+def test_an_unknown_asset_is_404(client: httpx.Client, name: str) -> None:
     assert client.get(f"/assets/{name}").status_code == 404
     problem(client.get("/assets/nothing.js"), 404, "not-found")
 
 
-def test_the_interface_for_programs_stays_where_it_was(client: httpx.Client) -> None:
+def test_the_page_does_not_hide_the_routes_of_the_api(client: httpx.Client) -> None:
     assert "Content-Security-Policy" in client.get("/docs").headers
     assert client.get("/openapi.json").json()["paths"]["/"]["get"]["operationId"] == "startPage"
     assert client.post("/").status_code == 405

@@ -1,4 +1,4 @@
-"""What people do on the blackboard and on the operations page, and what they see."""
+"""Locators and a client for tests of the blackboard and the operations page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from uuid import uuid4
 import httpx
 from playwright.async_api import Locator, Page
 
-EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+INJECTION = (
+    "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+)
 
 
-def unused(name: str) -> str:
-    """A name that no other test uses: they share a server."""
+def unique_name(name: str) -> str:
+    """Return a name that no other test uses, because the tests share a server."""
     return f"{name}-{uuid4().hex[:10]}"
 
 
@@ -39,13 +41,13 @@ def lanes(page: Page) -> Locator:
 
 
 class Crumbs:
-    """Breadcrumbs over HTTP, without a page."""
+    """HTTP client that reads and writes breadcrumbs without the page."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def say(self, session: str, text: str, *tags: str) -> str:
-        """A message that the agent answers."""
+        """Post a message that the agent answers and return its id."""
         everything = ["user:message", "extension:chat", f"session:{session}", *tags]
         return self.post("user.message.v1", *everything, message=text)
 
@@ -59,8 +61,8 @@ class Crumbs:
     def remove(self, id: str) -> None:
         self.asked("DELETE", f"/breadcrumbs/{id}")
 
-    def of(self, session: str) -> list[dict[str, Any]]:
-        """What is in a session, the oldest first."""
+    def in_session(self, session: str) -> list[dict[str, Any]]:
+        """Return the breadcrumbs of a session, oldest first."""
         query = {"session_id": session, "sort": "created_at", "include_context": "true"}
         found: list[dict[str, Any]] = self.asked("GET", "/breadcrumbs", params=query)
         return found

@@ -1,4 +1,4 @@
-"""What every part of the contract uses."""
+"""Fixtures and helpers shared by all parts of the contract."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Bounds(Contract):
 
     @pytest.mark.parametrize("session", ["chat", None])
     @pytest.mark.parametrize("sort", ["created_at", "-created_at", "-updated_at"])
-    async def test_pages_end_at_a_byte_budget_and_lead_through_everything_once(
+    async def test_pages_end_at_a_byte_limit_and_cover_everything_once(
         self, store: Store, session: str | None, sort: Any
     ) -> None:
         for number in range(40):
@@ -65,7 +65,7 @@ class Bounds(Contract):
         found = await pages(store, Query(session_id="chat", max_bytes=1_000))
         assert [len(page) for page in found] == [1] * 5
 
-    async def test_a_page_without_contexts_counts_what_is_left_of_each_breadcrumb(self, store: Store) -> None:
+    async def test_a_page_without_contexts_counts_only_the_returned_bytes(self, store: Store) -> None:
         for number in range(5):
             await store.create(ALICE, large(str(number), 50_000, session="chat"))
         query = Query(session_id="chat", max_bytes=10_000, without_contexts=True)
@@ -73,10 +73,10 @@ class Bounds(Contract):
         assert [crumb.title for crumb in page] == ["4", "3", "2", "1", "0"]
         assert size_of(page) < 2_000
 
-    async def test_a_page_ends_early_when_it_has_looked_at_too_many_bytes(
+    async def test_a_page_ends_early_after_reading_too_many_bytes(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MOST_SCANNED_BYTES", 100_000)
+        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MAX_SCANNED_BYTES", 100_000)
         for number in range(30):
             await store.create(
                 ALICE, large(str(number), 20_000, session="chat", tags=("rare",) * (not number))
@@ -86,7 +86,7 @@ class Bounds(Contract):
         assert len(found) > 3
         assert [crumb.title for page in found for crumb in page] == ["0"]
 
-    async def test_an_offset_and_a_byte_budget_work_together(self, store: Store) -> None:
+    async def test_an_offset_and_a_byte_limit_work_together(self, store: Store) -> None:
         for number in range(12):
             await store.create(ALICE, large(f"{number:02}", 5_000, session="chat"))
         first = await store.list(ALICE, Query(session_id="chat", offset=4, limit=5, max_bytes=12_000))
@@ -94,7 +94,7 @@ class Bounds(Contract):
         rest = await store.list(ALICE, Query(session_id="chat", limit=5, cursor=first.next_cursor))
         assert [crumb.title for crumb in rest.items] == ["05", "04", "03", "02", "01"]
 
-    async def test_a_history_comes_in_pages_by_number_and_by_size(self, store: Store) -> None:
+    async def test_a_history_is_paged_by_number_and_by_size(self, store: Store) -> None:
         written = await store.create(ALICE, large("1", 3_000, session="chat"))
         for number in range(2, 21):
             await store.update(ALICE, written.id, change(title=str(number)))
@@ -118,7 +118,7 @@ class Bounds(Contract):
             assert found == [(number, str(number)) for number in range(20, 0, -1)]
             assert max(counts) == longest
 
-    async def test_a_history_with_gaps_comes_in_pages_too(self, store: Store) -> None:
+    async def test_a_history_with_gaps_is_paged(self, store: Store) -> None:
         written = await store.create(ALICE, large("1", 3_000))
         for number in range(2, 9):
             await store.update(ALICE, written.id, change(title=str(number)))
@@ -137,7 +137,7 @@ class Bounds(Contract):
 
     # State
 
-    async def test_the_state_of_a_session_has_a_largest_size(self, opener: Opener) -> None:
+    async def test_the_state_of_a_session_has_a_size_limit(self, opener: Opener) -> None:
         store = await opener(max_state_bytes=10_000)
         for schema in (RECORD, CHANGE, EVENT, ANSWER):
             session = f"of {schema}"
@@ -157,7 +157,7 @@ class Bounds(Contract):
             state = await Sessions(store).state_for(Principal(ALICE, ALICE), session)
             assert {name: len(value) for name, value in state.items()} == {"a": 4_000, "b": 5_000, "c": 10}
 
-    async def test_removed_names_make_room_again(self, opener: Opener) -> None:
+    async def test_removing_names_frees_space_in_the_state(self, opener: Opener) -> None:
         store = await opener(max_state_bytes=2_000)
         for number in range(500):
             for value in ("x" * 20, None):
@@ -178,7 +178,7 @@ class Bounds(Contract):
         await store.create(ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"a": "x"}}))
         assert (await Sessions(store).get(ALICE, "chat")).about.paused_at is not None
 
-    async def test_a_state_that_was_imported_larger_stays_whole_and_can_only_shrink(
+    async def test_an_imported_state_above_the_limit_is_kept_and_can_only_shrink(
         self, opener: Opener
     ) -> None:
         wide = await opener(max_state_bytes=1 << 20)
@@ -206,7 +206,7 @@ class Bounds(Contract):
         await put(c=1)
         assert await Sessions(store).state_for(Principal(ALICE, ALICE), "chat") == {"b": 2, "c": 1}
 
-    async def test_the_state_of_an_older_store_is_counted_when_it_is_changed(self, opener: Opener) -> None:
+    async def test_the_state_of_an_older_store_is_counted_at_its_first_change(self, opener: Opener) -> None:
         store = await opener(max_state_bytes=2_000)
         await store.create(
             ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"a": "x" * 1_800}})
@@ -218,7 +218,7 @@ class Bounds(Contract):
                 ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"b": "x" * 300}})
             )
 
-    async def test_concurrent_writers_do_not_exceed_the_size_of_a_state(self, opener: Opener) -> None:
+    async def test_concurrent_writers_do_not_exceed_the_size_limit_of_a_state(self, opener: Opener) -> None:
         store = await opener(max_state_bytes=10_000)
 
         async def put(number: int) -> bool:
@@ -236,7 +236,7 @@ class Bounds(Contract):
             == len(await Sessions(store).state_for(Principal(ALICE, ALICE), "chat"))
         )
 
-    async def test_the_size_of_a_state_follows_changes_of_who_may_read_it_and_ends_with_the_session(
+    async def test_the_state_size_follows_changes_of_readers_and_ends_with_the_session(
         self, opener: Opener
     ) -> None:
         store = await opener()
@@ -253,7 +253,7 @@ class Bounds(Contract):
         await Sessions(store).delete(ALICE, "chat")
         assert b"state" not in await store.connection.call(lane, b"HKEYS", session)
 
-    async def test_a_fork_of_a_state_that_is_too_large_is_refused_whole(self, opener: Opener) -> None:
+    async def test_a_fork_of_a_state_that_is_too_large_is_refused_completely(self, opener: Opener) -> None:
         wide = await opener(max_state_bytes=1 << 20)
         await wide.create(
             ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"a": "x" * 5_000}})

@@ -37,7 +37,7 @@ HARD_TO_KEEP: dict[str, Any] = {
 
 
 class Creating(Contract):
-    async def test_what_was_created_is_read_back(self, store: Store) -> None:
+    async def test_a_created_breadcrumb_is_read_back(self, store: Store) -> None:
         new = crumb(
             "Hello",
             session="abc",
@@ -73,14 +73,14 @@ class Creating(Contract):
             "llm_hints": {"exclude": ["$.message"]},
         }
 
-    async def test_a_breadcrumb_needs_nothing_but_to_exist(self, store: Store) -> None:
+    async def test_all_fields_of_a_breadcrumb_are_optional(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(schema=None))
         found = await store.get(ALICE, written.id)
         assert found.document == {"title": "", "tags": [], "context": {}}
         assert found.schema_name is None and found.created_by is None and found.session_id is None
         assert [item.id for item in await everything(store, ALICE, Query())] == [written.id]
 
-    async def test_no_value_changes_on_its_way_through_the_store(self, store: Store) -> None:
+    async def test_every_value_is_returned_unchanged(self, store: Store) -> None:
         as_json = orjson.dumps(HARD_TO_KEEP)
         written = await store.create(ALICE, crumb(context=HARD_TO_KEEP, session="s"))
         await store.update(ALICE, written.id, change(title="second"))
@@ -97,7 +97,7 @@ class Creating(Contract):
         [recent] = await store.recent(ALICE, "s", MESSAGE)
         assert listed.json == recent.json == newest.json == (await store.get(ALICE, written.id)).json
 
-    async def test_what_cannot_be_written_as_json_is_refused_and_leaves_nothing(self, store: Store) -> None:
+    async def test_content_that_is_not_json_is_refused_and_nothing_is_written(self, store: Store) -> None:
         before = await keyspace(store)
         deep: dict[str, Any] = {}
         for _ in range(300):
@@ -107,7 +107,7 @@ class Creating(Contract):
                 await store.create(ALICE, crumb(context=context))
         assert await keyspace(store) == before
 
-    async def test_an_id_that_was_never_there_is_not_found(self, store: Store) -> None:
+    async def test_an_unknown_id_is_not_found(self, store: Store) -> None:
         for id in (uuid4(), uuid4()):
             with pytest.raises(NotFound):
                 await store.get(ALICE, id)
@@ -120,7 +120,7 @@ class Creating(Contract):
             with pytest.raises(NotFound):
                 await store.delete(ALICE, id)
 
-    async def test_every_write_makes_exactly_one_event_that_says_what_happened(self, store: Store) -> None:
+    async def test_every_write_has_exactly_one_event_with_its_operation(self, store: Store) -> None:
         first = await store.create(ALICE, crumb(session="s", tags=("a",), visibility="private"), by=AGENT)
         second = await store.create(BOB, crumb(schema=None))
         updated = await store.update(
@@ -143,7 +143,7 @@ class Creating(Contract):
         assert [e.at for e in seen[:3]] == [first.created, second.created, updated.updated]
         assert all(e.lane == home_lane(e.id, store.lanes) for e in seen)
 
-    async def test_times_strictly_increase_in_a_lane_however_many_write_at_once(self, store: Store) -> None:
+    async def test_times_strictly_increase_in_a_lane_with_concurrent_writers(self, store: Store) -> None:
         async def write(number: int) -> int:
             session = f"s{number % 5}"
             return (await store.create(ALICE, crumb(str(number), session=session))).created
@@ -158,7 +158,7 @@ class Creating(Contract):
             assert stream == sorted(moments), "events and breadcrumbs have one clock"
             assert len(set(stream)) == len(stream)
 
-    async def test_all_of_a_session_lives_in_one_lane_which_its_ids_name(self, store: Store) -> None:
+    async def test_all_data_of_a_session_is_in_the_lane_that_its_ids_contain(self, store: Store) -> None:
         lane = lane_for(ALICE, "session", "abc", store.lanes)
         for number in range(20):
             written = await store.create(ALICE, crumb(session="abc", tags=(f"t{number}",)))
@@ -173,7 +173,7 @@ class Creating(Contract):
         assert found.full_view()["created_at"] == times.to_text(written.created)
         assert found.created_at.endswith("Z") and len(found.created_at) == 27
 
-    async def test_a_script_flush_between_calls_is_not_noticed(self, store: Store) -> None:
+    async def test_a_script_flush_between_calls_has_no_effect(self, store: Store) -> None:
         async def flush() -> None:
             for lane in range(store.lanes):
                 await store.connection.call(lane, b"SCRIPT", b"FLUSH")

@@ -32,9 +32,7 @@ class Deleting(Contract):
         for query in (Query(), Query(session_id="s"), Query(all_tags=("t",)), Query(schema_name=MESSAGE)):
             assert await everything(store, ALICE, query) == []
 
-    async def test_deleting_everything_leaves_the_events_the_clocks_and_nothing_else(
-        self, store: Store
-    ) -> None:
+    async def test_deleting_everything_leaves_only_events_and_clocks(self, store: Store) -> None:
         ids = []
         for number in range(12):
             new = crumb(
@@ -56,7 +54,7 @@ class Deleting(Contract):
         assert {kind_of(key) for key in left} == {"e", "c", "meta"}
         assert all(keys_that_mention(without(left, "e"), id) == [] for _, id in ids)
 
-    async def test_deleting_one_leaves_its_neighbours_alone(self, store: Store) -> None:
+    async def test_deleting_one_breadcrumb_does_not_affect_others(self, store: Store) -> None:
         kept = await store.create(ALICE, crumb("kept", session="s", tags=("t",)))
         before = without(await keyspace(store), "ecnN")
         gone = await store.create(
@@ -81,9 +79,7 @@ class Deleting(Contract):
         assert await keyspace(store) == before
         await store.delete(ALICE, written.id, expected_version=2)
 
-    async def test_deleting_under_writers_and_other_deleters_leaves_nothing_behind(
-        self, store: Store
-    ) -> None:
+    async def test_concurrent_writes_and_deletes_leave_no_keys(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(session="s", tags=("t",)))
 
         async def write(number: int) -> None:

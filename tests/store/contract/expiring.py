@@ -1,4 +1,4 @@
-"""TTL: what has expired is gone from reads at once, and from every key after a sweep."""
+"""TTL: expired breadcrumbs disappear from reads at once, and from every key after a sweep."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Expiring(Contract):
     @pytest.mark.parametrize(
         "kind", ["datetime", "duration", "seconds", "hybrid any", "hybrid any by duration"]
     )
-    async def test_what_reached_its_time_is_gone_at_once_and_after_a_sweep_from_every_key(
+    async def test_an_expired_breadcrumb_is_gone_at_once_and_after_a_sweep_from_every_key(
         self, store: Store, kind: str
     ) -> None:
         kept = await store.create(ALICE, crumb("kept", session="s", tags=("t",)))
@@ -110,7 +110,7 @@ class Expiring(Contract):
         assert await sweep(store) == 10
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
-    async def test_sweepers_at_the_same_time_remove_each_thing_once(self, store: Store) -> None:
+    async def test_concurrent_sweeps_remove_each_breadcrumb_once(self, store: Store) -> None:
         for number in range(40):
             await store.create(ALICE, crumb(str(number), session="s", ttl_config={"duration": 0.01}))
         await asyncio.sleep(0.1)
@@ -118,7 +118,7 @@ class Expiring(Contract):
         assert sum(purged) == 40
         assert [event.kind for event in await events(store)].count("d") == 40
 
-    async def test_a_sweep_does_as_much_as_it_is_told(self, store: Store) -> None:
+    async def test_a_sweep_stops_at_its_limit(self, store: Store) -> None:
         for number in range(5):
             await store.create(ALICE, crumb(str(number), session="s", ttl_config={"duration": 0.01}))
         await asyncio.sleep(0.1)
@@ -126,7 +126,7 @@ class Expiring(Contract):
         assert await purge_expired(store, lane, limit=3) == 3
         assert await purge_expired(store, lane, limit=3) == 2
 
-    async def test_usage_allows_so_many_reads_by_id_and_no_more(self, store: Store) -> None:
+    async def test_usage_allows_max_reads_by_id_and_no_more(self, store: Store) -> None:
         new = crumb("counted", session="s", ttl_type="usage", ttl_config={"max_reads": 3})
         written = await store.create(ALICE, new)
         assert await titles(store) == ["counted"], "lists do not count"
@@ -139,7 +139,7 @@ class Expiring(Contract):
         assert await sweep(store) == 1
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
-    async def test_many_readers_at_once_get_as_many_reads_as_there_are(self, store: Store) -> None:
+    async def test_concurrent_readers_share_the_remaining_reads(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(ttl_config={"max_reads": 5}))
 
         async def read(_: int) -> bool:
@@ -151,7 +151,7 @@ class Expiring(Contract):
 
         assert sum(await asyncio.gather(*map(read, range(40)))) == 5
 
-    async def test_a_used_up_breadcrumb_is_gone_even_where_our_idea_of_the_servers_clock_lags(
+    async def test_a_used_up_breadcrumb_is_gone_even_if_the_estimated_server_clock_lags(
         self, store: Store
     ) -> None:
         written = await store.create(ALICE, crumb(session="s", ttl_config={"max_reads": 1}))
@@ -204,7 +204,7 @@ class Expiring(Contract):
         assert await sweep(store) == 1
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
-    async def test_what_waits_for_its_last_read_does_not_hold_up_the_sweep_of_others(
+    async def test_a_breadcrumb_with_reads_left_does_not_delay_the_sweep_of_others(
         self, store: Store
     ) -> None:
         waiting = {"max_reads": 1, "duration": 0.01, "hybrid_mode": "all"}
@@ -217,7 +217,7 @@ class Expiring(Contract):
         assert sum(purged) == 1
         assert len(await titles(store)) == 5
 
-    async def test_a_schema_has_a_default_which_the_breadcrumb_may_override(self, opener: Opener) -> None:
+    async def test_a_breadcrumb_can_override_the_default_ttl_of_its_schema(self, opener: Opener) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=int(SHORT * 1_000_000))})
         by_default = await store.create(ALICE, crumb("by default", session="s"))
         never = await store.create(ALICE, crumb("never", session="s", ttl_type="never"))
@@ -232,7 +232,9 @@ class Expiring(Contract):
         assert await titles(store) == ["other", "later", "never"]
         assert (await store.get(ALICE, later.id)).expires > store.now()
 
-    async def test_a_write_returns_what_is_read_but_for_its_time_limit(self, opener: Opener) -> None:
+    async def test_a_write_returns_the_breadcrumb_that_is_read_except_for_its_expiry(
+        self, opener: Opener
+    ) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
         created = await store.create(ALICE, crumb("one", session="s"), by=AGENT)
         found = await store.get(ALICE, created.id)
@@ -243,7 +245,7 @@ class Expiring(Contract):
         again = await store.create(ALICE, crumb("one", session="s"), id=created.id)
         assert again.found and again.breadcrumb is None
 
-    async def test_an_update_leaves_the_time_limit_alone_unless_it_names_it(self, opener: Opener) -> None:
+    async def test_an_update_keeps_the_expiry_unless_it_sets_one(self, opener: Opener) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
         for new in (crumb(), crumb(ttl_config={"duration": "400d"}), crumb(ttl="2200-01-01T00:00:00Z")):
             written = await store.create(ALICE, new)
@@ -256,7 +258,7 @@ class Expiring(Contract):
                 k: v for k, v in before.document.items() if k.startswith("ttl")
             }
 
-    async def test_an_update_can_set_move_and_lift_a_time_limit(self, store: Store) -> None:
+    async def test_an_update_can_set_change_and_remove_an_expiry(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(session="s"))
         await store.update(ALICE, written.id, change(ttl_config={"duration": SHORT}))
         await store.update(ALICE, written.id, change(ttl_config={"duration": "1h"}))
@@ -270,7 +272,7 @@ class Expiring(Contract):
         await asyncio.sleep(0.05)
         await assert_gone_from_every_read(store, written.id, "s")
 
-    async def test_a_new_schema_brings_its_default_to_what_has_no_limit_of_its_own(
+    async def test_a_new_schema_applies_its_default_ttl_to_a_breadcrumb_without_its_own(
         self, opener: Opener
     ) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
@@ -288,7 +290,7 @@ class Expiring(Contract):
         await store.update(ALICE, explicit.id, change(schema_name=MESSAGE))
         assert (await store.get(ALICE, explicit.id)).expires == before
 
-    async def test_recent_looks_behind_what_has_expired(self, store: Store) -> None:
+    async def test_recent_skips_expired_breadcrumbs(self, store: Store) -> None:
         for number in range(3):
             await store.create(ALICE, crumb(f"kept {number}", session="s"))
         for _ in range(12):
@@ -297,7 +299,7 @@ class Expiring(Contract):
         assert [item.title for item in await store.recent(ALICE, "s", MESSAGE, 2)] == ["kept 2", "kept 1"]
         assert await titles(store, session_id="s", limit=2) == ["kept 2", "kept 1", "kept 0"]
 
-    async def test_a_key_that_made_something_expired_still_answers_with_it(self, store: Store) -> None:
+    async def test_an_idempotency_key_still_returns_an_expired_result(self, store: Store) -> None:
         new = crumb("once", ttl_config={"duration": 0.01})
         first = await store.create(ALICE, new, idempotency_key="k")
         await asyncio.sleep(0.1)
@@ -305,7 +307,9 @@ class Expiring(Contract):
         again = await store.create(ALICE, new, idempotency_key="k")
         assert again.replayed and again.id == first.id
 
-    async def test_what_expired_long_ago_can_be_imported_and_is_never_seen(self, store: Store) -> None:
+    async def test_a_breadcrumb_that_expired_long_ago_can_be_imported_and_is_never_returned(
+        self, store: Store
+    ) -> None:
         written = await store.create(ALICE, crumb(session="s", tags=("t",)))
         [old] = await store.history(ALICE, written.id)
         await store.delete(ALICE, written.id)

@@ -73,7 +73,7 @@ def away_from_home(store: Store, session: str) -> UUID:
 
 
 class Importing(Contract):
-    async def test_what_was_exported_comes_back_as_it_was(self, store: Store) -> None:
+    async def test_an_import_restores_an_export_unchanged(self, store: Store) -> None:
         written = await store.create(
             ALICE, crumb("one", session="s", tags=("a",), context={"e": []}), by=AGENT
         )
@@ -85,7 +85,7 @@ class Importing(Contract):
         await store.restore(newest, older)
         assert await store.history(ALICE, written.id) == exported
         restored = without(await keyspace(store), "ec")
-        # The session itself is new: only this field says so.
+        # The session itself is new. Only this field shows it.
         (facts,) = [value for key, (_, value) in restored.items() if kind_of(key) == "n"]
         assert int(facts.pop(b"entered")) > newest.updated
         assert restored == before
@@ -94,9 +94,7 @@ class Importing(Contract):
         assert (await store.update(ALICE, written.id, change(title="four"), expected_version=3)).version == 4
 
     @pytest.mark.parametrize("session", ["abc", None])
-    async def test_an_id_from_elsewhere_is_found_wherever_it_lives(
-        self, store: Store, session: str | None
-    ) -> None:
+    async def test_an_imported_id_is_found_in_any_lane(self, store: Store, session: str | None) -> None:
         crumbs = [foreign(str(number), session=session, created=NOON + number) for number in range(20)]
         for item in crumbs:
             await store.restore(item, [])
@@ -118,14 +116,14 @@ class Importing(Contract):
                 await store.get(ALICE, item.id)
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}, "signposts are gone too"
 
-    async def test_a_sweep_takes_the_signpost_along(self, store: Store) -> None:
+    async def test_a_sweep_removes_the_signpost(self, store: Store) -> None:
         item = foreign(session="s", id=away_from_home(store, "s"), expires=NOON + 1)
         await store.restore(item, [])
         assert "a" in {kind_of(key) for key in await keyspace(store)}
         assert sum([await purge_expired(store, lane) for lane in range(store.lanes)]) == 1
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
-    async def test_a_sweep_leaves_the_signpost_of_what_still_has_reads_left(self, store: Store) -> None:
+    async def test_a_sweep_keeps_the_signpost_of_a_breadcrumb_with_reads_left(self, store: Store) -> None:
         item = foreign(session="s", id=away_from_home(store, "s"), expires=NOON + 1, max_reads=-2)
         await store.restore(item, [])
         for lane in range(store.lanes):
@@ -140,7 +138,7 @@ class Importing(Contract):
         assert await keyspace(store) == before
         assert (await store.get(ALICE, written.id)).title == "mine"
 
-    async def test_an_id_is_taken_wherever_its_breadcrumb_lives(self, store: Store) -> None:
+    async def test_an_id_is_taken_regardless_of_the_lane_of_its_breadcrumb(self, store: Store) -> None:
         sessions = [f"s{number}" for number in range(3)]
         placed = [None, *sessions]
         for first in placed:
@@ -168,7 +166,7 @@ class Importing(Contract):
             assert await store.get(ALICE, item.id) == again
             await store.delete(ALICE, item.id)
 
-    async def test_owners_with_the_same_ids_never_meet(self, store: Store) -> None:
+    async def test_owners_with_the_same_ids_stay_separate(self, store: Store) -> None:
         id = uuid4()
         await store.restore(foreign("alice's", id=id, session="s"), [])
         await store.restore(foreign("bob's", id=id, session="s", owner=BOB), [])
@@ -199,7 +197,7 @@ class Importing(Contract):
             moments = [item.created for item in found]
             assert moments == sorted(moments, reverse=sort.startswith("-"))
 
-    async def test_what_was_updated_before_the_import_stands_where_its_update_was(self, store: Store) -> None:
+    async def test_an_import_keeps_the_position_of_an_earlier_update(self, store: Store) -> None:
         crumbs = [
             foreign("created last", created=NOON + 50),
             foreign("updated last", created=NOON, updated=NOON + 100, version=7),
@@ -227,14 +225,14 @@ class Importing(Contract):
         assert await store.history(ALICE, newest.id) == [newest, *older[::-1]]
         assert (await store.get_version(ALICE, newest.id, 2)).title == "v2"
 
-    async def test_imports_from_before_and_new_writes_share_one_order(self, store: Store) -> None:
+    async def test_imports_and_new_writes_share_one_order(self, store: Store) -> None:
         await store.create(ALICE, crumb("new", session="s"))
         await store.restore(foreign("old", session="s"), [])
         await store.create(ALICE, crumb("newer", session="s"))
         assert await titles(store, session_id="s") == ["newer", "new", "old"]
         assert [item.title for item in await store.recent(ALICE, "s", MESSAGE)] == ["newer", "new", "old"]
 
-    async def test_an_import_changes_its_schema_like_everything_else(self, store: Store) -> None:
+    async def test_an_imported_breadcrumb_can_change_its_schema(self, store: Store) -> None:
         item = foreign(session="s", id=away_from_home(store, "s"))
         await store.restore(item, [])
         assert home_lane(item.id, store.lanes) != lane_for(ALICE, "session", "s", store.lanes)

@@ -25,7 +25,7 @@ class Isolation(Contract):
         """A store of one lane: nothing is kept apart by chance."""
         return await opener(lanes=1)
 
-    async def test_what_one_owner_does_touches_no_key_of_another(self, crowded: Store) -> None:
+    async def test_writes_of_one_owner_touch_no_key_of_another(self, crowded: Store) -> None:
         async def live(owner: UUID) -> UUID:
             new = crumb("it", session="s", tags=("t",), ttl_config={"duration": 600})
             written = await crowded.create(owner, new, idempotency_key="k")
@@ -47,9 +47,7 @@ class Isolation(Contract):
         after = of_owners(await keyspace(crowded))
         assert {key: value for key, value in after.items() if kind_of(key) != "i" or key in alices} == alices
 
-    async def test_session_names_never_collide_and_never_match_more_than_they_say(
-        self, crowded: Store
-    ) -> None:
+    async def test_session_names_never_collide_and_match_exactly(self, crowded: Store) -> None:
         for name in NAMES:
             await crowded.create(ALICE, crumb(name, session=name))
         for name in NAMES:
@@ -58,7 +56,7 @@ class Isolation(Contract):
             assert await titles(crowded, any_tags=(f"session:{name}",)) == [name]
             assert [item.title for item in await crowded.recent(ALICE, name, MESSAGE)] == [name]
 
-    async def test_tags_never_collide_and_never_match_more_than_they_say(self, crowded: Store) -> None:
+    async def test_tags_never_collide_and_match_exactly(self, crowded: Store) -> None:
         names = [name for name in NAMES if name != "session:"]
         for name in names:
             await crowded.create(ALICE, crumb(name, tags=(name,)))
@@ -67,9 +65,7 @@ class Isolation(Contract):
             assert await titles(crowded, any_tags=(name,)) == [name]
         assert len(await titles(crowded, any_tags=tuple(names[:20]))) == 20
 
-    async def test_schema_names_never_collide_and_never_match_more_than_they_say(
-        self, crowded: Store
-    ) -> None:
+    async def test_schema_names_never_collide_and_match_exactly(self, crowded: Store) -> None:
         for name in NAMES:
             await crowded.create(ALICE, crumb(name, schema=name, session="s"))
         await crowded.create(ALICE, crumb("none", schema=None, session="s"))
@@ -79,7 +75,7 @@ class Isolation(Contract):
             assert [item.title for item in await crowded.recent(ALICE, "s", name)] == [name]
         assert len(await titles(crowded)) == len(await titles(crowded, session_id="s")) == len(NAMES) + 1
 
-    async def test_a_session_and_a_schema_that_run_into_each_other_are_different(
+    async def test_sessions_and_schemas_with_the_same_concatenation_are_different(
         self, crowded: Store
     ) -> None:
         pairs = [("ab", "c"), ("a", "bc"), ("abc", "d"), ("\u0161", "c"), ("a:b", "c"), ("a", "b:c")]
@@ -90,7 +86,7 @@ class Isolation(Contract):
             assert await titles(crowded, session_id=session, schema_name=schema) == expected
             assert [item.title for item in await crowded.recent(ALICE, session, schema)] == expected
 
-    async def test_two_owners_with_the_same_names_never_meet(self, crowded: Store) -> None:
+    async def test_two_owners_with_the_same_names_stay_separate(self, crowded: Store) -> None:
         ids: dict[UUID, list[UUID]] = {}
         for owner, title in ((ALICE, "alice's"), (BOB, "bob's")):
             for number in range(5):
@@ -127,7 +123,7 @@ class Isolation(Contract):
                         await attempt
             assert await keyspace(crowded) == before
 
-    async def test_two_sessions_with_the_same_content_never_meet(self, crowded: Store) -> None:
+    async def test_two_sessions_with_the_same_content_stay_separate(self, crowded: Store) -> None:
         for number in range(10):
             for session in ("one", "two", None):
                 await crowded.create(

@@ -72,7 +72,7 @@ class Listing(Contract):
             )
 
     @pytest.mark.parametrize("lanes", [1, 16])
-    async def test_every_combination_of_filters_and_orders_finds_what_it_says(
+    async def test_every_combination_of_filters_and_orders_returns_the_matches(
         self, opener: Opener, lanes: int
     ) -> None:
         store = await opener(lanes=lanes)
@@ -112,7 +112,7 @@ class Listing(Contract):
 
     @pytest.mark.parametrize("sort", get_args(Sort))
     @pytest.mark.parametrize("limit", [1, 3, 40, 41])
-    async def test_pages_of_any_size_lose_and_repeat_nothing(
+    async def test_pages_of_any_size_omit_and_repeat_nothing(
         self, store: Store, sort: Sort, limit: int
     ) -> None:
         crumbs = await mixed(store)
@@ -121,7 +121,7 @@ class Listing(Contract):
         walked = [item.id async for item in store.walk(ALICE, Query(sort=sort, limit=limit))]
         assert walked == in_order(crumbs, sort)
 
-    async def test_a_cursor_is_there_exactly_as_long_as_there_is_more(self, store: Store) -> None:
+    async def test_a_page_has_a_cursor_exactly_if_there_are_more_items(self, store: Store) -> None:
         for number in range(6):
             await store.create(ALICE, crumb(str(number), session=f"s{number}"))
         assert (await store.list(ALICE, Query(limit=6))).next_cursor is None
@@ -132,7 +132,7 @@ class Listing(Contract):
         rest = await store.list(ALICE, Query(cursor=(await store.list(ALICE, Query(limit=5))).next_cursor))
         assert [item.title for item in rest.items] == ["0"] and rest.next_cursor is None
 
-    async def test_offset_passes_over_what_comes_first(self, store: Store) -> None:
+    async def test_an_offset_skips_the_first_items(self, store: Store) -> None:
         crumbs = await mixed(store, 20)
         for sort in get_args(Sort):
             order = in_order(crumbs, sort)
@@ -151,7 +151,7 @@ class Listing(Contract):
         assert await titles(store) == [str(number) for number in reversed(range(30))]
         assert await titles(store, sort="created_at") == [str(number) for number in range(30)]
 
-    async def test_what_is_written_while_pages_are_read_moves_nothing(self, store: Store) -> None:
+    async def test_writes_between_pages_do_not_move_items(self, store: Store) -> None:
         for number in range(10):
             await store.create(ALICE, crumb(str(number), session=f"s{number}"))
         first = await store.list(ALICE, Query(limit=4))
@@ -161,7 +161,7 @@ class Listing(Contract):
         rest = await store.list(ALICE, Query(limit=100, cursor=first.next_cursor))
         assert [item.title for item in rest.items] == ["5", "4", "3", "2", "1", "0"]
 
-    async def test_the_session_tag_among_all_tags_means_the_session(self, store: Store) -> None:
+    async def test_a_session_tag_in_all_tags_selects_the_session(self, store: Store) -> None:
         await mixed(store)
         for more in ({}, {"schema_name": MESSAGE}, {"any_tags": ("a", "b")}):
             by_id = await everything(store, ALICE, Query(session_id="s1", **more))
@@ -169,14 +169,14 @@ class Listing(Contract):
             by_both = await everything(store, ALICE, Query(session_id="s1", all_tags=("session:s1",), **more))
             assert by_id and by_id == by_tag == by_both
 
-    async def test_two_sessions_at_once_hold_nothing(self, store: Store) -> None:
+    async def test_two_sessions_in_one_query_match_nothing(self, store: Store) -> None:
         await mixed(store)
         assert await titles(store, session_id="s1", all_tags=("session:s2",)) == []
         assert await titles(store, all_tags=("session:s1", "session:s2")) == []
         assert await titles(store, session_id="s1", any_tags=("session:s2",)) == []
         assert await titles(store, any_tags=("session:s1", "session:s2")) != []
 
-    async def test_updated_since_finds_what_was_created_or_updated_since(self, store: Store) -> None:
+    async def test_updated_since_returns_created_and_updated_breadcrumbs(self, store: Store) -> None:
         old = await store.create(ALICE, crumb("old", session="a"))
         changed = await store.create(ALICE, crumb("changed", session="b"))
         new = await store.create(ALICE, crumb("new", session="c"))
@@ -191,7 +191,7 @@ class Listing(Contract):
         assert await titles(store, updated_since=new.created, sort="updated_at") == ["new", "changed later"]
         assert await titles(store, updated_since=new.created, session_id="b") == ["changed later"]
 
-    async def test_keep_has_the_last_word_and_pages_stay_full(self, store: Store) -> None:
+    async def test_keep_filters_last_and_pages_stay_full(self, store: Store) -> None:
         for number in range(30):
             await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
         query = Query(keep=lambda item: int(item.title) % 3 == 0)
@@ -200,10 +200,10 @@ class Listing(Contract):
         nothing = await store.list(ALICE, Query(limit=4, keep=lambda _: False))
         assert (nothing.items, nothing.next_cursor) == ([], None)
 
-    async def test_a_filter_that_hardly_matches_ends_pages_early_and_loses_nothing(
+    async def test_a_filter_with_few_matches_ends_pages_early_and_omits_nothing(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MOST_SCANNED", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MAX_SCANNED", 10)
         for number in range(300):
             await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
         rare = Query(limit=2, keep=lambda item: int(item.title) % 97 == 0)
@@ -217,7 +217,7 @@ class Listing(Contract):
             found += [item.title for item in page.items]
         assert found == ["97", "0"]
 
-    async def test_a_cursor_that_was_touched_is_refused(self, store: Store) -> None:
+    async def test_a_modified_cursor_is_refused(self, store: Store) -> None:
         for number in range(4):
             await store.create(ALICE, crumb(str(number)))
         cursor = (await store.list(ALICE, Query(limit=1))).next_cursor
@@ -247,7 +247,7 @@ class Listing(Contract):
                 await store.list(ALICE, Query(cursor=bad, limit=1))
         assert len((await store.list(ALICE, Query(cursor=cursor))).items) == 3
 
-    async def test_a_cursor_is_good_for_its_query_and_its_owner_only(self, store: Store) -> None:
+    async def test_a_cursor_is_valid_only_for_its_query_and_owner(self, store: Store) -> None:
         for number in range(4):
             await store.create(ALICE, crumb(str(number), session="s", tags=("a", "b")))
             await store.create(BOB, crumb(str(number), session="s", tags=("a", "b")))
@@ -278,7 +278,7 @@ class Listing(Contract):
             with pytest.raises(InvalidCursor):
                 await store.list(BOB, replace(query, cursor=cursor))
 
-    async def test_another_process_can_go_on_with_a_cursor(self, opener: Opener) -> None:
+    async def test_another_process_accepts_a_cursor(self, opener: Opener) -> None:
         first, second = await opener(), await opener()
         for number in range(4):
             await first.create(ALICE, crumb(str(number)))
@@ -296,11 +296,11 @@ class Listing(Contract):
             {"offset": 1, "cursor": "x"},
         ],
     )
-    async def test_a_page_that_cannot_be_is_refused(self, store: Store, query: dict[str, Any]) -> None:
+    async def test_an_invalid_page_size_is_refused(self, store: Store, query: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput):
             await store.list(ALICE, Query(**query))
 
-    async def test_recent_gives_the_last_of_a_schema_in_a_session(self, store: Store) -> None:
+    async def test_recent_returns_the_last_breadcrumbs_of_a_schema_in_a_session(self, store: Store) -> None:
         for number in range(12):
             await store.create(ALICE, crumb(str(number), session="s", schema=(MESSAGE, ANSWER)[number % 2]))
             await store.create(ALICE, crumb("other", session="t"))
@@ -318,7 +318,7 @@ class Listing(Contract):
         assert await store.recent(ALICE, "s", "no.such.v1") == []
 
     @pytest.mark.parametrize("limit", [0, -1, -5, MAX_LIMIT + 1])
-    async def test_recent_refuses_a_limit_that_is_none(self, store: Store, limit: int) -> None:
+    async def test_recent_refuses_an_invalid_limit(self, store: Store, limit: int) -> None:
         for number in range(3):
             await store.create(ALICE, crumb(str(number), session="s"))
         with pytest.raises(InvalidInput):
@@ -335,7 +335,7 @@ class Listing(Contract):
             page = await store.list(ALICE, query)
             assert (page.items, page.next_cursor) == ([], None)
 
-    async def test_a_list_read_under_writers_never_repeats_what_stays(self, store: Store) -> None:
+    async def test_a_list_read_during_writes_does_not_repeat_unchanged_items(self, store: Store) -> None:
         stays = {(await store.create(ALICE, crumb(f"stay {n}", session=f"s{n % 5}"))).id for n in range(30)}
         done = asyncio.Event()
 
@@ -356,7 +356,7 @@ class Listing(Contract):
 
     @pytest.mark.parametrize("sort", get_args(Sort))
     @pytest.mark.parametrize("which", [0, 2, 4])
-    async def test_what_is_updated_while_a_page_is_read_is_on_it_once(
+    async def test_a_breadcrumb_updated_while_a_page_is_read_is_listed_once(
         self, store: Store, sort: Sort, which: int
     ) -> None:
         ids = [(await store.create(ALICE, crumb(str(n), session=f"s{n}"))).id for n in range(5)]

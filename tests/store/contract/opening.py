@@ -1,4 +1,4 @@
-"""Opening a store: whoever comes first decides, the others agree or are refused."""
+"""Opening a store: the first process decides the lanes, later ones agree or are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Opening(Contract):
                 await opener(lanes=lanes)
         assert await keyspace(store) == before
 
-    async def test_who_names_no_number_takes_the_one_that_is_there(self, opener: Opener) -> None:
+    async def test_opening_without_a_number_of_lanes_uses_the_stored_one(self, opener: Opener) -> None:
         first = await opener(lanes=4)
         for number in range(10):
             await first.create(ALICE, crumb(str(number), session=f"s{number}"))
@@ -31,7 +31,7 @@ class Opening(Contract):
         assert await everything(second, ALICE, Query()) == await everything(first, ALICE, Query())
 
     @pytest.mark.parametrize("lanes", [0, -1, 4097])
-    async def test_a_number_of_lanes_that_cannot_be_is_refused(self, opener: Opener, lanes: int) -> None:
+    async def test_an_invalid_number_of_lanes_is_refused(self, opener: Opener, lanes: int) -> None:
         with pytest.raises(StartupError):
             await opener(lanes=lanes)
 
@@ -41,13 +41,13 @@ class Opening(Contract):
             await store.create(ALICE, crumb(str(number), session=f"s{number % 2}"))
         assert await titles(store, limit=2) == ["4", "3", "2", "1", "0"]
 
-    async def test_many_who_open_at_once_agree(self, opener: Opener) -> None:
+    async def test_concurrent_first_opens_agree_on_the_lanes(self, opener: Opener) -> None:
         stores = await asyncio.gather(*(opener() for _ in range(10)))
         assert len({store.secret for store in stores}) == 1
         assert {store.lanes for store in stores} == {16}
 
     @pytest.mark.parametrize("namespace", ["other", "b", "bc.", "x_y-z"])
-    async def test_namespaces_share_a_server_and_nothing_else(self, opener: Opener, namespace: str) -> None:
+    async def test_namespaces_on_one_server_are_separate(self, opener: Opener, namespace: str) -> None:
         here, there = await opener(), await opener(namespace=namespace, lanes=3)
         await here.create(ALICE, crumb("here", session="s", tags=("t",)))
         await there.create(ALICE, crumb("there", session="s", tags=("t",)))

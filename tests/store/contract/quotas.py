@@ -1,4 +1,4 @@
-"""Quotas: what an owner may keep, in bytes, breadcrumbs and sessions."""
+"""Quotas of an owner: bytes, breadcrumbs and sessions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def real_usage(store: Store) -> Usage:
 
 
 async def outcomes(*writes: Awaitable[object]) -> tuple[int, list[QuotaExceeded]]:
-    """How many were written, and the refusals."""
+    """Return the number of successful writes and the refusals."""
     done = await asyncio.gather(*writes, return_exceptions=True)
     refused = [one for one in done if isinstance(one, QuotaExceeded)]
     assert not [one for one in done if isinstance(one, BaseException) and one not in refused]
@@ -104,7 +104,9 @@ class WithQuotas(Contract):
         for _ in range(4):
             await store.create(ALICE, crumb(context={"text": "x" * 10_000}))
 
-    async def test_the_number_of_sessions_is_limited_and_going_on_in_one_is_not(self, opener: Opener) -> None:
+    async def test_the_quota_limits_new_sessions_but_not_writes_into_existing_ones(
+        self, opener: Opener
+    ) -> None:
         store = await opener(quotas=Quotas(sessions=5))
         written, refused = await outcomes(
             *(store.create(ALICE, crumb(session=f"s{number}")) for number in range(20))
@@ -118,9 +120,7 @@ class WithQuotas(Contract):
         await Sessions(store).delete(ALICE, there)
         await store.create(ALICE, crumb(session="another"))
 
-    async def test_a_repeated_request_gets_its_first_result_although_the_quota_is_used_up(
-        self, opener: Opener
-    ) -> None:
+    async def test_a_repeated_request_returns_its_first_result_above_the_quota(self, opener: Opener) -> None:
         store = await opener(quotas=Quotas(breadcrumbs=2))
         first = await store.create(ALICE, crumb("a", session="s"), idempotency_key="k")
         id = derived_id(store.keys.session_lane(ALICE, "s"), "x")
@@ -167,7 +167,7 @@ class WithQuotas(Contract):
             )
         assert (await real_usage(store)).breadcrumbs == 2
 
-    async def test_an_owner_has_a_quota_of_their_own(self, opener: Opener) -> None:
+    async def test_each_owner_has_its_own_quota(self, opener: Opener) -> None:
         quotas = Quotas(breadcrumbs=1, owners={BOB: Quota(breadcrumbs=3, bytes=None)})
         store = await opener(quotas=quotas)
         assert (await outcomes(*(store.create(ALICE, crumb()) for _ in range(5))))[0] == 1
@@ -205,7 +205,7 @@ class WithQuotas(Contract):
         await Sessions(store).delete(ALICE, "a")
         assert await usage(store) == await real_usage(store) == (await usage(store))._replace(breadcrumbs=2)
 
-    async def test_what_was_written_without_quotas_is_counted_when_they_are_set(self, opener: Opener) -> None:
+    async def test_data_from_before_the_quotas_is_counted(self, opener: Opener) -> None:
         plain = await opener()
         for number in range(10):
             await plain.create(ALICE, crumb(str(number)))

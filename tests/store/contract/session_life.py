@@ -1,4 +1,4 @@
-"""What is kept of a session: its version, its state, what is known about it, and how it ends."""
+"""Sessions in the store: version, state, facts and deletion."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def _delete_others(store: Store, lane: int, count: int) -> None:
 class SessionLife(Contract):
     # Version
 
-    async def test_every_write_gives_its_session_the_next_version(self, store: Store) -> None:
+    async def test_every_write_increments_the_version_of_its_session(self, store: Store) -> None:
         sessions = Sessions(store)
         with pytest.raises(NotFound):
             await sessions.get(ALICE, "s")
@@ -128,7 +128,7 @@ class SessionLife(Contract):
         facts = await sessions.get(ALICE, "s")
         assert (facts.version, facts.active, facts.counts) == (1, message.created, {MESSAGE: 1, CONTEXT: 1})
 
-    async def test_P4_of_many_who_begin_a_session_at_once_one_does(self, store: Store) -> None:
+    async def test_P4_one_of_many_concurrent_starts_of_a_session_succeeds(self, store: Store) -> None:
         outcomes: list[str] = []
 
         async def begin(number: int) -> None:
@@ -178,7 +178,7 @@ class SessionLife(Contract):
             await store.create(ALICE, first, options=CreateOptions(along=others, session_version=0))
         assert await keyspace(store) == before
 
-    async def test_a_version_that_is_not_the_sessions_writes_nothing(self, store: Store) -> None:
+    async def test_a_wrong_session_version_writes_nothing(self, store: Store) -> None:
         await store.create(ALICE, delta("s", x=1))
         await store.create(ALICE, crumb(session="s"))
         before = await keyspace(store)
@@ -198,7 +198,7 @@ class SessionLife(Contract):
             await store.create(ALICE, delta("s", x=3), options=CreateOptions(session_version="*"))
         ).session_version == 4
 
-    async def test_P3_a_replay_is_one_also_where_the_version_has_moved_on(self, store: Store) -> None:
+    async def test_P3_a_replay_succeeds_after_the_version_changed(self, store: Store) -> None:
         first = await store.create(
             ALICE, crumb("x", session="s"), idempotency_key="k", options=CreateOptions(session_version=0)
         )
@@ -211,7 +211,7 @@ class SessionLife(Contract):
 
     # State
 
-    async def test_state_is_merged_and_null_takes_a_name_out(self, store: Store) -> None:
+    async def test_state_is_merged_and_null_removes_a_name(self, store: Store) -> None:
         sessions = Sessions(store)
         await store.create(ALICE, delta("s", SESSION_RECORD, a=1, b={"deep": []}, gone=None))
         await store.create(ALICE, delta("s", a=None, c=9007199254740993))
@@ -235,7 +235,7 @@ class SessionLife(Contract):
         await store.create(ALICE, delta("s", b=None))
         assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {"a": None}
 
-    async def test_many_writers_lose_nothing_of_the_state(self, store: Store) -> None:
+    async def test_concurrent_writers_lose_no_state(self, store: Store) -> None:
         async def write(number: int) -> None:
             await store.create(ALICE, delta("s", **{f"k{number}": number, "last": number}))
 
@@ -248,13 +248,13 @@ class SessionLife(Contract):
         assert (await Sessions(store).get(ALICE, "s")).version == 100
 
     @pytest.mark.parametrize("wrong", [[], "x", 7, {"\0title": "no"}])
-    async def test_a_delta_that_is_none_is_refused(self, store: Store, wrong: Any) -> None:
+    async def test_an_invalid_state_delta_is_refused(self, store: Store, wrong: Any) -> None:
         before = await keyspace(store)
         with pytest.raises(InvalidInput):
             await store.create(ALICE, crumb(schema=STATE_CHANGE, session="s", context={"state_delta": wrong}))
         assert await keyspace(store) == before
 
-    async def test_title_user_and_pause_are_known_and_are_no_state(self, store: Store) -> None:
+    async def test_title_user_and_pause_are_session_facts_and_not_state(self, store: Store) -> None:
         sessions = Sessions(store)
         await store.create(
             ALICE, about("s", SESSION_RECORD, title="T", user_id="ann", state_delta={"title": 1})
@@ -272,9 +272,7 @@ class SessionLife(Contract):
         await store.create(ALICE, crumb(session="s", context={"title": "only a message", "active": False}))
         assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
 
-    async def test_P8_an_export_brings_sessions_back_as_they_were_in_any_order(
-        self, store: Store, opener: Opener
-    ) -> None:
+    async def test_P8_an_import_restores_sessions_in_any_order(self, store: Store, opener: Opener) -> None:
         sessions = Sessions(store)
         await store.create(ALICE, about("s", SESSION_RECORD, title="old", user_id="u", state_delta={"a": 1}))
         edited = await store.create(ALICE, delta("s", b=2, a=None))
@@ -309,7 +307,7 @@ class SessionLife(Contract):
         assert await ids_in(sessions, BOB) == ["z"]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
-    async def test_P7_pages_go_to_the_end_and_there_is_more_until_there_is_not(
+    async def test_P7_pages_reach_the_end_and_report_correctly_if_there_is_more(
         self, store: Store, limit: int
     ) -> None:
         """Also where an import brings many sessions of the very same microsecond."""
@@ -322,7 +320,7 @@ class SessionLife(Contract):
         assert found[:25] == names[::-1]
         assert sorted(found[25:]) == sorted(f"old {number}" for number in range(25))
 
-    async def test_a_filter_that_hardly_matches_finds_what_there_is(self, store: Store) -> None:
+    async def test_a_filter_with_few_matches_returns_all_of_them(self, store: Store) -> None:
         for number in range(60):
             await store.create(ALICE, crumb(session=f"s{number}", context={"n": number}))
         sessions = Sessions(store)
@@ -331,12 +329,12 @@ class SessionLife(Contract):
         page = await sessions.page(ALICE, limit=1, keep=lambda facts: facts.id in ("s3", "s40"))
         assert [facts.id for facts in page.items] == ["s40"] and page.next_cursor is not None
 
-    async def test_P7_a_page_that_ends_early_says_that_there_is_more(
+    async def test_P7_a_page_that_ends_early_reports_more_items(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Rather than looking at every session of a large store in one request."""
-        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MOST_SEEN", 10)
-        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._AT_ONCE", 5)
+        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MAX_EXAMINED", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._BATCH_SIZE", 5)
         for number in range(33):
             await store.create(ALICE, crumb(session=f"s{number}"))
         found, pages, cursor = [], 0, None
@@ -349,7 +347,7 @@ class SessionLife(Contract):
         assert found == ["s30", "s1", "s0"] and pages > 2
 
     @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "*" * 20])
-    async def test_a_cursor_from_nowhere_is_refused(self, store: Store, cursor: str) -> None:
+    async def test_an_unknown_cursor_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidCursor):
             await Sessions(store).page(ALICE, cursor=cursor)
 
@@ -396,14 +394,14 @@ class SessionLife(Contract):
                 await store.get(ALICE, one)
         assert await DeadLetters(store).all(ALICE) == []
         left = _besides(await keyspace(store), before)
-        # When it was deleted, for turns that are still running; and what was used once stays used.
+        # The time of the deletion stays for running turns, and used idempotency keys stay used.
         assert {kind_of(key) for key in left} <= {"y", "i", "K", "o", "k"}
         (deletions,) = [value for key, (_, value) in left.items() if kind_of(key) == "y"]
         assert set(deletions) == {b"s"}
         for neighbour in neighbours:
             assert await store.get(ALICE, neighbour.id)
 
-    async def test_P6_then_it_is_not_there_and_deleting_it_again_says_so(self, store: Store) -> None:
+    async def test_P6_a_deleted_session_is_not_found_and_cannot_be_deleted_again(self, store: Store) -> None:
         sessions = Sessions(store)
         await self._full(store)
         await self._full(store, owner=BOB)
@@ -417,7 +415,7 @@ class SessionLife(Contract):
         kinds = [event.kind for event in await events(store) if event.owner == ALICE]
         assert kinds.count("s") == 1
 
-    async def test_a_deletion_of_another_version_deletes_nothing(self, store: Store) -> None:
+    async def test_a_deletion_with_a_wrong_version_deletes_nothing(self, store: Store) -> None:
         await self._full(store)
         version = (await Sessions(store).get(ALICE, "s")).version
         before = await keyspace(store)
@@ -426,7 +424,7 @@ class SessionLife(Contract):
         assert await keyspace(store) == before
         await Sessions(store).delete(ALICE, "s", expected_version=version)
 
-    async def test_P6_a_name_that_is_used_again_is_empty(self, store: Store) -> None:
+    async def test_P6_a_new_session_with_a_deleted_name_is_empty(self, store: Store) -> None:
         sessions = Sessions(store)
         await self._full(store)
         await sessions.delete(ALICE, "s")
@@ -436,7 +434,7 @@ class SessionLife(Contract):
         facts = await sessions.get(ALICE, "s")
         assert (facts.version, facts.state, facts.about, facts.counts) == (1, {}, About(), {MESSAGE: 1})
         assert facts.created == written.created
-        # What a key made in the session that is gone is no answer to whoever uses the name again.
+        # A key of the deleted session does not replay its result in a new session of the same name.
         again = await store.create(ALICE, crumb(session="s"), idempotency_key="once")
         assert not again.replayed and (await store.get(ALICE, again.id)).session_id == "s"
         lane = store.keys.session_lane(ALICE, "s")
@@ -474,7 +472,7 @@ class SessionLife(Contract):
             await Sessions(store).get(ALICE, "s")
 
     @pytest.mark.parametrize("by", ["housekeeping", "asking again"])
-    async def test_P6_a_deletion_that_was_killed_halfway_is_finished(self, store: Store, by: str) -> None:
+    async def test_P6_an_interrupted_deletion_is_completed(self, store: Store, by: str) -> None:
         ids = await self._closed(store)
         for one in ids[:4]:  # it got that far
             await store.delete(ALICE, one)
@@ -490,8 +488,8 @@ class SessionLife(Contract):
         ).session_version == 1
         assert sum([await sessions.finish_deletions(lane) for lane in range(store.lanes)]) == 0
 
-    async def test_P6_what_began_before_a_deletion_cannot_commit_after_it(self, store: Store) -> None:
-        """Neither while nothing is there, nor once the name is used again."""
+    async def test_P6_a_turn_from_before_a_deletion_cannot_commit_after_it(self, store: Store) -> None:
+        """Neither without a session, nor after the name is used again."""
         sessions = Sessions(store)
         message = await store.create(ALICE, crumb(session="s"))
         lane = store.keys.session_lane(ALICE, "s")
@@ -511,7 +509,7 @@ class SessionLife(Contract):
         fresh = replace(stale, event=again.created, since=again.created)
         assert (await store.create(ALICE, answer, options=CreateOptions(fence=fresh))).session_version == 2
 
-    async def test_deletions_of_one_session_at_once_do_not_hurt_each_other(self, store: Store) -> None:
+    async def test_concurrent_deletions_of_one_session_succeed(self, store: Store) -> None:
         await self._full(store)
         gone: list[int] = []
 
@@ -526,7 +524,7 @@ class SessionLife(Contract):
                 tasks.start_soon(delete)
         assert max(gone) == 12 and (await store.list(ALICE, Query(session_id="s"))).items == []
 
-    async def test_what_expired_in_a_deleted_session_does_not_count_in_the_next_one(
+    async def test_breadcrumbs_that_expired_in_a_deleted_session_do_not_count_in_the_next(
         self, store: Store
     ) -> None:
         """It leaves with its session, and not with a later sweep."""
@@ -543,7 +541,7 @@ class SessionLife(Contract):
         assert await ids_in(sessions) == ["s"]
 
     @pytest.mark.parametrize("how", ["update", "delete"])
-    async def test_what_is_left_of_no_session_makes_none(self, store: Store, how: str) -> None:
+    async def test_leftovers_without_a_session_do_not_create_one(self, store: Store, how: str) -> None:
         """A context alone is no session, and neither are changes of it."""
         sessions = Sessions(store)
         contexts = [
@@ -558,7 +556,7 @@ class SessionLife(Contract):
             await sessions.get(ALICE, "s")
         assert await ids_in(sessions) == []
 
-    async def test_a_session_that_does_not_know_when_it_began_is_listed(self, store: Store) -> None:
+    async def test_a_session_without_a_start_time_is_listed(self, store: Store) -> None:
         """One damaged session must not take the list away from its owner."""
         sessions = Sessions(store)
         written = await store.create(ALICE, crumb(session="s"))
@@ -568,16 +566,14 @@ class SessionLife(Contract):
         assert (await sessions.get(ALICE, "s")).created == written.created
 
     @pytest.mark.parametrize("by", ["housekeeping", "asking again"])
-    async def test_a_deletion_that_another_one_overtook_leaves_what_was_posted_since(
-        self, store: Store, by: str
-    ) -> None:
+    async def test_a_superseded_deletion_keeps_newer_breadcrumbs(self, store: Store, by: str) -> None:
         sessions, first = Sessions(store), Sessions(store)
         lane = store.keys.session_lane(ALICE, "s")
         await store.create(ALICE, crumb("old", session="s"))
         listed = store.list
 
         async def overtaken(*args: Any, **options: Any) -> Any:
-            """The first one stops here, while another one does all of it and somebody posts again."""
+            """The first deletion stops here. Another one completes, and a new message is posted."""
             store.list = listed  # type: ignore[method-assign]
             page = await store.list(*args, **options)
             if by == "housekeeping":
@@ -592,9 +588,7 @@ class SessionLife(Contract):
         assert [one.title for one in (await store.list(ALICE, Query(session_id="s"))).items] == ["new"]
         assert (await sessions.get(ALICE, "s")).version == 1
 
-    async def test_a_deleted_name_that_was_used_again_and_emptied_is_forgotten_in_time(
-        self, store: Store
-    ) -> None:
+    async def test_the_record_of_a_deleted_name_expires_after_reuse(self, store: Store) -> None:
         sessions = Sessions(store)
         await store.create(ALICE, crumb(session="s"))
         await sessions.delete(ALICE, "s")
@@ -625,7 +619,7 @@ class SessionLife(Contract):
             assert 1 <= len(names) <= 5
             assert lane_records.get(b"", 0) < min(lane_records[name] for name in names)
 
-    async def test_the_last_deletion_of_a_name_is_known(self, store: Store) -> None:
+    async def test_the_last_deletion_of_a_name_is_recorded(self, store: Store) -> None:
         sessions = Sessions(store)
         assert await sessions.last_deletion(ALICE, "s") is None
         first = await store.create(ALICE, crumb(session="s"))
@@ -665,7 +659,7 @@ class SessionLife(Contract):
         assert deleted < new.deleted_before < new.created == again.created
         assert (await _belonging(sessions, "stays")).deleted_before < stays.created
 
-    async def test_a_session_that_lives_on_is_not_affected_by_dropped_records(
+    async def test_an_existing_session_is_not_affected_by_dropped_records(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
@@ -680,7 +674,7 @@ class SessionLife(Contract):
         assert (await _belonging(sessions, "s")).deleted_before < message.created
 
     @pytest.mark.parametrize("how", ["written", "imported"])
-    async def test_records_dropped_after_a_session_began_are_no_deletion_of_it(
+    async def test_records_dropped_after_a_session_began_do_not_count_as_its_deletion(
         self, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
         """A credential from before the session began stays valid, whatever others delete."""
@@ -702,7 +696,7 @@ class SessionLife(Contract):
         assert b"s" not in await _records(store, lane)
         assert (await _belonging(sessions, "s")).deleted_before == deleted
 
-    async def test_a_session_that_began_before_deletions_were_kept_with_it_goes_on(
+    async def test_a_session_from_before_deletions_were_stored_continues(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
@@ -713,7 +707,7 @@ class SessionLife(Contract):
         assert 0 < (await _belonging(sessions, "s")).deleted_before < message.created
         assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
 
-    async def test_an_imported_session_does_not_revive_what_was_deleted_before(
+    async def test_an_imported_session_does_not_revive_deleted_data(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its breadcrumbs are older than the deletion, the session itself is not."""
@@ -761,7 +755,7 @@ class SessionLife(Contract):
         await sessions.delete(ALICE, "s")
         assert await call(lane, b"EXISTS", key) == 0
 
-    async def test_a_session_that_begins_with_a_context_under_a_deleted_name_counts_it_to_its_end(
+    async def test_a_session_that_begins_with_a_context_counts_it_under_a_deleted_name(
         self, store: Store
     ) -> None:
         sessions = Sessions(store)
@@ -772,7 +766,7 @@ class SessionLife(Contract):
         )
         lane = store.keys.session_lane(ALICE, "s")
         key = store.keys.session(lane, ALICE, "s")
-        # When a deletion is not remembered any more, what is known of what is there is not forgotten with it.
+        # Dropping the record of a deletion does not drop the facts of the existing session.
         if await store.connection.call(lane, b"TTL", key) >= 0:
             await store.connection.call(lane, b"DEL", key)
         await store.create(ALICE, crumb("said", session="s"))
@@ -782,7 +776,7 @@ class SessionLife(Contract):
 
 
 def _besides(space: Keyspace, before: Keyspace) -> Keyspace:
-    """What is there now and was not there before, or is not as it was."""
+    """Return the keys that are new or changed."""
     return {
         key: value
         for key, value in without(space, "ecf").items()

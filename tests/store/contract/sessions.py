@@ -44,7 +44,7 @@ class Sessions(Contract):
         ],
         ids=["two tags", "disagreement", "other case", "a number", "a list", "an object"],
     )
-    async def test_two_sessions_for_one_breadcrumb_are_refused_and_nothing_is_written(
+    async def test_two_sessions_in_one_breadcrumb_are_refused_and_nothing_is_written(
         self, store: Store, tags: tuple[str, ...], context: dict[str, Any]
     ) -> None:
         before = await keyspace(store)
@@ -53,7 +53,9 @@ class Sessions(Contract):
         assert await keyspace(store) == before
 
     @pytest.mark.parametrize("session", ["", " ", "a\nb", "x" * (MAX_TAG_LENGTH - 7)])
-    async def test_a_session_id_that_no_tag_can_hold_is_refused(self, store: Store, session: str) -> None:
+    async def test_a_session_id_that_does_not_fit_into_a_tag_is_refused(
+        self, store: Store, session: str
+    ) -> None:
         before = await keyspace(store)
         with pytest.raises(InvalidInput):
             await store.create(ALICE, crumb(context={"session_id": session}))
@@ -63,7 +65,7 @@ class Sessions(Contract):
         written = await store.create(ALICE, crumb(tags=("session:a", "session:a")))
         assert (await store.get(ALICE, written.id)).tags == ["session:a"]
 
-    async def test_a_null_session_id_is_none(self, store: Store) -> None:
+    async def test_a_null_session_id_means_no_session(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(context={"session_id": None}))
         assert (await store.get(ALICE, written.id)).session_id is None
         tagged = await store.create(ALICE, crumb(session="a", context={"session_id": None}))
@@ -93,7 +95,7 @@ class Sessions(Contract):
         ],
     )
     @pytest.mark.parametrize("merge", [False, True])
-    async def test_an_update_keeps_the_session_whether_it_names_it_or_not(
+    async def test_an_update_keeps_the_session_with_or_without_its_tag(
         self, store: Store, fields: dict[str, Any], merge: bool
     ) -> None:
         written = await store.create(ALICE, crumb(session="abc", tags=("old",), context={"old": 1}))

@@ -29,7 +29,7 @@ from tests.store.keyspace import events, keyspace, kind_of
 
 
 class Updating(Contract):
-    async def test_fields_that_are_present_replace_and_the_others_stay(self, store: Store) -> None:
+    async def test_present_fields_replace_and_absent_fields_stay(self, store: Store) -> None:
         new = crumb("one", tags=("a", "b"), context={"x": 1, "y": 2}, description="kept", sensitivity="pii")
         written = await store.create(ALICE, new, by=AGENT)
         updated = await store.update(
@@ -79,7 +79,7 @@ class Updating(Contract):
         assert await keyspace(store) == before
         assert (await store.update(ALICE, written.id, change(title="four"), expected_version=3)).version == 4
 
-    async def test_of_many_with_the_same_expected_version_one_wins(self, store: Store) -> None:
+    async def test_one_of_many_updates_with_the_same_expected_version_wins(self, store: Store) -> None:
         written = await store.create(ALICE, crumb())
 
         async def attempt(number: int) -> int | None:
@@ -95,7 +95,7 @@ class Updating(Contract):
         assert (found.title, found.version) == (str(winner), 2)
         assert [event.kind for event in await events(store)] == ["c", "u"]
 
-    async def test_50_updates_at_once_all_land_and_every_version_is_there_once(self, store: Store) -> None:
+    async def test_50_concurrent_updates_all_succeed_with_distinct_versions(self, store: Store) -> None:
         written = await store.create(ALICE, crumb("start", context={"at": {"start": 1}}))
 
         async def write(number: int) -> int:
@@ -117,14 +117,14 @@ class Updating(Contract):
         assert moments == sorted(set(moments), reverse=True)
         assert [event.version for event in await events(store)] == list(range(1, 52))
 
-    async def test_updates_with_the_same_content_all_count(self, store: Store) -> None:
+    async def test_updates_with_equal_content_each_add_a_version(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(), by=AGENT)
         same = change(title="the same")
         results = await asyncio.gather(*(store.update(ALICE, written.id, same, by=AGENT) for _ in range(10)))
         assert sorted(result.version for result in results) == list(range(2, 12))
         assert len(await events(store)) == 11
 
-    async def test_the_history_has_each_version_as_it_was(self, store: Store) -> None:
+    async def test_the_history_contains_each_version_unchanged(self, store: Store) -> None:
         written = await store.create(ALICE, crumb("1", tags=("a",)), by=AGENT)
         before = [await store.get(ALICE, written.id)]
         for number in range(2, 5):
@@ -139,7 +139,7 @@ class Updating(Contract):
             with pytest.raises(NotFound):
                 await store.get_version(ALICE, written.id, missing)
 
-    async def test_an_update_between_the_reads_of_a_history_doubles_no_version(self, store: Store) -> None:
+    async def test_an_update_between_the_reads_of_a_history_repeats_no_version(self, store: Store) -> None:
         written = await store.create(ALICE, crumb("1"))
         await store.update(ALICE, written.id, change(title="2"))
         call = store.connection.call
@@ -183,7 +183,9 @@ class Updating(Contract):
         [(_, names)] = [value for key, value in (await keyspace(store)).items() if kind_of(key) == "d"]
         assert names == {MESSAGE.encode(), b""}, "a schema that nobody has any more is not listed"
 
-    async def test_an_updated_breadcrumb_keeps_its_place_in_the_order_of_creation(self, store: Store) -> None:
+    async def test_an_updated_breadcrumb_keeps_its_position_in_the_order_of_creation(
+        self, store: Store
+    ) -> None:
         for number in range(3):
             await store.create(ALICE, crumb(str(number), session="s", tags=("t",)))
         first = (await store.recent(ALICE, "s", MESSAGE, 3))[-1]
@@ -200,7 +202,7 @@ class Updating(Contract):
 
         def refuse(item: Breadcrumb, wanted: BreadcrumbUpdate) -> BreadcrumbUpdate:
             asked.append(item)
-            raise NotFound("no such breadcrumb")
+            raise NotFound("breadcrumb not found")
 
         def correct(item: Breadcrumb, wanted: BreadcrumbUpdate) -> BreadcrumbUpdate:
             return wanted.model_copy(update={"title": f"{wanted.title}, once {item.title}"})

@@ -29,7 +29,7 @@ async def linked(address: Address, **options: Any) -> AsyncIterator[Multiplexer]
 
 
 class Scripted:
-    """A server that does what a test tells it."""
+    """A server whose replies a test controls."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -100,7 +100,7 @@ class TestWithARealServer:
         replies = await asyncio.gather(*(ask(number) for number in range(1000)))
         assert replies == [b"%d" % number for number in range(1000)]
 
-    async def test_callers_who_come_and_go_each_get_their_own_reply(self, link: Multiplexer) -> None:
+    async def test_callers_at_random_times_each_get_their_own_reply(self, link: Multiplexer) -> None:
         async def chat(caller: int) -> None:
             for turn in range(20):
                 if turn % 3:
@@ -112,7 +112,7 @@ class TestWithARealServer:
 
         await asyncio.gather(*(chat(caller) for caller in range(100)))
 
-    async def test_errors_come_back_in_their_places(self, link: Multiplexer) -> None:
+    async def test_errors_are_returned_in_their_positions(self, link: Multiplexer) -> None:
         first, error, last = await link.call_all([("ECHO", "a"), ("NO-SUCH-COMMAND",), ("ECHO", "b")])
         assert (first, last) == (b"a", b"b")
         assert isinstance(error, ReplyError) and error.code == "ERR"
@@ -144,7 +144,9 @@ class TestWithARealServer:
         assert await link.call(("ECHO", 0.5)) == b"0.5"
         assert await link.call(("ECHO", "")) == b""
 
-    async def test_an_argument_that_cannot_be_sent_harms_nobody_else(self, link: Multiplexer) -> None:
+    async def test_an_argument_that_cannot_be_encoded_affects_only_its_caller(
+        self, link: Multiplexer
+    ) -> None:
         bad: Any = ("ECHO", object())
         good = asyncio.create_task(link.call(("ECHO", "good")))
         with pytest.raises(TypeError):
@@ -189,7 +191,7 @@ class TestWithARealServer:
 
 
 class TestLogin:
-    async def test_a_password_is_sent_and_a_wrong_one_is_said_to_be_wrong(self) -> None:
+    async def test_a_password_is_sent_and_a_wrong_one_is_reported(self) -> None:
         with Server(password="right :@/%") as server:
             async with linked(parse_address(server.url)) as link:
                 assert await link.call(("PING",)) == b"PONG"
@@ -212,7 +214,7 @@ class TestLogin:
 
 
 class TestWithAScriptedServer:
-    async def test_commands_of_one_turn_of_the_loop_leave_together(self) -> None:
+    async def test_commands_of_one_loop_iteration_are_sent_together(self) -> None:
         chunks: list[bytes] = []
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,7 +228,7 @@ class TestWithAScriptedServer:
             await asyncio.gather(*(link.call(("PING",)) for _ in range(100)))
             assert len(chunks) == 1
 
-    async def test_replies_in_crumbs_are_put_together(self) -> None:
+    async def test_replies_in_small_pieces_are_assembled(self) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for command in commands(reader):
                 for byte in b"*2\r\n$%d\r\n%s\r\n:7\r\n" % (len(command[-1]), command[-1]):
@@ -238,7 +240,7 @@ class TestWithAScriptedServer:
             replies = await asyncio.gather(*(link.call(("ECHO", f"{n}")) for n in range(5)))
             assert replies == [[b"%d" % n, 7] for n in range(5)]
 
-    async def test_a_lost_link_fails_all_that_was_under_way_and_the_next_call_opens_it_again(self) -> None:
+    async def test_a_lost_link_fails_all_pending_calls_and_the_next_call_reconnects(self) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for command in commands(reader):
                 if command[-1] == b"hang up":
@@ -275,18 +277,18 @@ class TestWithAScriptedServer:
             await asyncio.sleep(0.05)
             assert seen == [b"x"]
 
-    async def test_silence_is_given_up_after_the_time_limit(self) -> None:
+    async def test_a_silent_server_times_out(self) -> None:
         async with Scripted(hold) as server, linked(server.address, reply_timeout=0.2) as link:
             began = time.monotonic()
             results = await asyncio.gather(*(link.call(("PING",)) for _ in range(20)), return_exceptions=True)
             assert {type(result) for result in results} == {LinkLost}
-            assert "no answer for 0.2 s" in str(results[0])
+            assert "no reply for 0.2 s" in str(results[0])
             assert 0.15 < time.monotonic() - began < 2
             with pytest.raises(LinkLost):
                 await link.call(("PING",))
             assert server.connections == 2
 
-    async def test_a_slow_server_that_answers_is_not_given_up(self) -> None:
+    async def test_a_slow_server_that_replies_does_not_time_out(self) -> None:
         async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for _ in commands(reader):
                 await asyncio.sleep(0.1)
@@ -298,14 +300,14 @@ class TestWithAScriptedServer:
             assert await link.call(("PING",)) == b"OK"
             assert server.connections == 1
 
-    async def test_without_a_time_limit_a_reader_waits(self) -> None:
+    async def test_without_a_timeout_a_reader_waits(self) -> None:
         async with Scripted(hold) as server, linked(server.address, reply_timeout=None) as link:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await link.call(("XREAD", "BLOCK", 0))
 
     @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n+OK\r\n", b"\x00\x01"])
-    async def test_another_protocol_or_an_answer_too_many_ends_the_link(self, garbage: bytes) -> None:
+    async def test_another_protocol_or_an_unexpected_reply_closes_the_link(self, garbage: bytes) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for _ in commands(reader):
                 writer.write(garbage)
@@ -323,7 +325,7 @@ class TestWithAScriptedServer:
                 pass
             assert server.connections == 2
 
-    async def test_a_server_that_does_not_read_holds_the_callers_back(self) -> None:
+    async def test_a_server_that_does_not_read_slows_down_callers(self) -> None:
         reading = asyncio.Event()
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -354,7 +356,7 @@ class TestWithAScriptedServer:
             await asyncio.gather(*callers)
             assert sent == 64 * 3
 
-    async def test_callers_held_back_are_told_when_the_link_is_lost(self) -> None:
+    async def test_blocked_callers_fail_when_the_link_is_lost(self) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.3)
             writer.transport.abort()
@@ -369,7 +371,7 @@ class TestWithAScriptedServer:
 
 
 class TestOpening:
-    async def test_nobody_there_is_said_with_the_address(self) -> None:
+    async def test_a_refused_connection_is_reported_with_the_address(self) -> None:
         async with linked(Address(port=1)) as link:
             with pytest.raises(LinkLost, match=r"cannot reach 127\.0\.0\.1:1"):
                 await link.call(("PING",))
@@ -377,12 +379,12 @@ class TestOpening:
             with pytest.raises(LinkLost, match="cannot reach /no/such/socket"):
                 await link.call(("PING",))
 
-    async def test_many_who_come_at_once_share_one_connection(self) -> None:
+    async def test_concurrent_callers_share_one_connection(self) -> None:
         async with Scripted(echo) as server, linked(server.address) as link:
             await asyncio.gather(*(link.call(("ECHO", f"{n}")) for n in range(500)))
             assert server.connections == 1
 
-    async def test_many_who_wait_for_a_server_that_does_not_answer_give_up_together(self) -> None:
+    async def test_callers_of_an_unresponsive_server_time_out_together(self) -> None:
         async with Scripted(hold) as server:
             address = Address(port=server.address.port, password="x")
             async with linked(address, connect_timeout=0.3) as link:
@@ -394,7 +396,7 @@ class TestOpening:
                 assert time.monotonic() - began < 2
                 assert server.connections == 1
 
-    async def test_one_who_gives_up_waiting_does_not_spoil_it_for_the_others(self) -> None:
+    async def test_a_cancelled_caller_does_not_affect_others(self) -> None:
         async def slow_to_greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for command in commands(reader):
                 await asyncio.sleep(0.2 if command[0] == b"AUTH" else 0)
@@ -411,7 +413,7 @@ class TestOpening:
             assert first.cancelled()
             assert server.connections == 1
 
-    async def test_a_closed_link_fails_what_is_under_way_and_stays_closed(self) -> None:
+    async def test_a_closed_link_fails_pending_calls_and_stays_closed(self) -> None:
         async with Scripted(hold) as server, linked(server.address) as link:
             pending = [asyncio.create_task(link.call(("PING",))) for _ in range(10)]
             await asyncio.sleep(0.05)
@@ -422,7 +424,7 @@ class TestOpening:
                 await link.call(("PING",))
             assert server.connections == 1
 
-    async def test_closing_while_opening_leaves_no_connection_behind(self) -> None:
+    async def test_closing_during_connect_leaves_no_connection(self) -> None:
         gone = asyncio.Event()
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breadcrumbs.runtime.backend.link import ReplyError, _SubscriberSocket
 
 
-async def test_what_is_published_is_passed_on_before_the_turn_of_the_loop_ends() -> None:
+async def test_published_messages_are_delivered_within_the_loop_iteration() -> None:
     """The event of an answer comes on another link: a piece that waited for the next turn could come after it."""
     heard: list[bytes] = []
     socket = _SubscriberSocket(heard.append, reply_timeout=10)

@@ -75,30 +75,32 @@ class TestInput:
             ({"llm_hints": "none"}, "llm_hints"),
         ],
     )
-    def test_every_bad_field_is_refused_where_it_is(self, fields: dict[str, Any], where: str) -> None:
+    def test_every_invalid_field_is_refused_with_its_location(
+        self, fields: dict[str, Any], where: str
+    ) -> None:
         with pytest.raises(InvalidInput) as refused:
             BreadcrumbCreate.parse(fields)
         assert [complaint.where for complaint in refused.value.complaints] == [where]
 
     @pytest.mark.parametrize("field", ["id", "owner_id", "version", "created_at", "updated_by", "checksum"])
-    def test_what_the_store_sets_cannot_be_sent(self, field: str) -> None:
+    def test_fields_that_the_store_sets_are_refused(self, field: str) -> None:
         for model in (BreadcrumbCreate, BreadcrumbUpdate):
             with pytest.raises(InvalidInput) as refused:
                 model.parse({field: "x"})
             assert "set by the store" in refused.value.complaints[0].message
 
-    def test_an_unknown_field_says_where_data_of_ones_own_belongs(self) -> None:
+    def test_an_unknown_field_is_refused_with_a_hint_to_use_context(self) -> None:
         with pytest.raises(InvalidInput) as refused:
             BreadcrumbCreate.parse({"message": "hello"})
         assert "`context`" in refused.value.complaints[0].message
 
-    def test_many_complaints_come_together_but_not_without_end(self) -> None:
+    def test_errors_are_reported_together_up_to_a_limit(self) -> None:
         with pytest.raises(InvalidInput) as refused:
             BreadcrumbCreate.parse({"title": 1, "tags": [""] * 60})
         assert len(refused.value.complaints) == 20
 
     @pytest.mark.parametrize("document", [None, [], "x", 1])
-    def test_what_is_no_object_is_refused(self, document: object) -> None:
+    def test_a_body_that_is_not_an_object_is_refused(self, document: object) -> None:
         with pytest.raises(InvalidInput):
             BreadcrumbCreate.parse(document)
 
@@ -107,7 +109,7 @@ class TestInput:
             BreadcrumbUpdate.parse({})
 
     @pytest.mark.parametrize("spelling", ["Public", "PUBLIC", "public"])
-    def test_rcrts_spellings_are_understood(self, spelling: str) -> None:
+    def test_the_spellings_of_rcrt_are_accepted(self, spelling: str) -> None:
         assert BreadcrumbCreate.parse({"visibility": spelling}).visibility == "public"
 
     @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ class TestSessionRule:
             session_of(["session:x", "session:y"])
 
     @given(session=st.text(min_size=1, max_size=20), by_tag=st.booleans())
-    def test_whichever_is_missing_is_filled_in(self, session: str, by_tag: bool) -> None:
+    def test_a_missing_session_tag_or_session_id_is_added(self, session: str, by_tag: bool) -> None:
         fields = {"tags": [f"session:{session}"]} if by_tag else {"context": {"session_id": session}}
         try:
             content = build_content(BreadcrumbCreate.parse(fields))
@@ -143,19 +145,19 @@ class TestSessionRule:
         assert document["context"] == {"session_id": session}
         assert content.indexed_tags == set()
 
-    def test_the_callers_own_objects_are_left_alone(self) -> None:
+    def test_objects_of_the_caller_are_not_modified(self) -> None:
         fields = {"tags": ["a"], "context": {"session_id": "s"}}
         new = BreadcrumbCreate.parse(fields)
         build_content(new)
         assert new.tags == ["a"] and fields == {"tags": ["a"], "context": {"session_id": "s"}}
 
-    def test_equal_tags_are_one(self) -> None:
+    def test_duplicate_tags_are_removed(self) -> None:
         content = build_content(BreadcrumbCreate.parse({"tags": ["b", "a", "b"]}))
         assert content.tags == ("b", "a")
 
 
 class TestChange:
-    def test_what_is_given_replaces_and_the_rest_stays(self) -> None:
+    def test_given_fields_replace_and_others_stay(self) -> None:
         crumb = stored(title="t", tags=["a"], context={"x": 1, "y": 2}, description="d", schema_name="s.v1")
         assert changed(crumb, {"context": {"z": 3}}) == {
             "title": "t",
@@ -166,7 +168,7 @@ class TestChange:
         }
         assert crumb.context == {"x": 1, "y": 2}, "a version never changes"
 
-    def test_null_clears(self) -> None:
+    def test_null_clears_a_field(self) -> None:
         crumb = stored(title="t", tags=["a"], context={"x": 1}, description="d", visibility="private")
         cleared = {"title": None, "tags": None, "context": None, "description": None, "visibility": None}
         assert changed(crumb, cleared) == {"title": "", "tags": [], "context": {}}
@@ -175,7 +177,7 @@ class TestChange:
         json_values.filter(lambda value: isinstance(value, dict)),
         json_values.filter(lambda value: isinstance(value, dict)),
     )
-    def test_a_merge_is_rfc_7396(self, target: dict[str, Any], patch: dict[str, Any]) -> None:
+    def test_a_merge_follows_rfc_7396(self, target: dict[str, Any], patch: dict[str, Any]) -> None:
         def rfc(target: Any, patch: Any) -> Any:
             if isinstance(patch, dict):
                 result = dict(target) if isinstance(target, dict) else {}
@@ -209,17 +211,17 @@ class TestChange:
             ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
         ],
     )
-    def test_the_examples_of_the_rfc(self, target: Any, patch: Any, result: Any) -> None:
+    def test_merges_match_the_examples_of_rfc_7396(self, target: Any, patch: Any, result: Any) -> None:
         assert merge_patch(target, patch) == result
 
     @pytest.mark.parametrize("merge", [True, False])
     @pytest.mark.parametrize("claim", ["other", 5, ["s"], {"s": 1}, True, ""])
-    def test_no_claim_moves_a_breadcrumb(self, claim: Any, merge: bool) -> None:
+    def test_an_update_cannot_change_the_session(self, claim: Any, merge: bool) -> None:
         for crumb in (stored(tags=["session:s"]), stored()):
             with pytest.raises(SessionConflict):
                 changed(crumb, {"context": {"session_id": claim}}, merge=merge)
 
-    def test_a_limit_is_replaced_whole(self) -> None:
+    def test_a_ttl_is_replaced_completely(self) -> None:
         crumb = stored(ttl_type="hybrid", ttl_config={"duration": "1h", "max_reads": 5})
         assert changed(crumb, {"title": "x"})["ttl_config"] == {"duration": "PT1H", "max_reads": 5}
         after = changed(crumb, {"ttl": "2030-01-01T00:00:00Z"})
@@ -246,7 +248,7 @@ class TestChange:
 
 
 class TestLimits:
-    def test_who_says_nothing_gets_the_default_of_the_schema(self) -> None:
+    def test_a_breadcrumb_without_a_ttl_gets_the_default_of_its_schema(self) -> None:
         default = Expiry(after=5)
         said_nothing = build_content(BreadcrumbCreate.parse({}), default_ttl=default)
         assert said_nothing.expiry == default
@@ -257,13 +259,13 @@ class TestLimits:
         assert "ttl_source" not in orjson.loads(build_content(BreadcrumbCreate.parse({})).json)
 
     @pytest.mark.parametrize("value", [1 << 64, "\ud800", object(), {1: 2}, {"a", "b"}])
-    def test_what_is_no_json_is_refused(self, value: Any) -> None:
+    def test_invalid_json_is_refused(self, value: Any) -> None:
         with pytest.raises(InvalidInput, match="JSON"):
             build_content(BreadcrumbCreate(context={"value": value}))
 
 
 class TestViews:
-    def test_full_shows_everything_and_nothing_that_is_not_there(self) -> None:
+    def test_the_full_view_contains_all_set_fields_and_no_others(self) -> None:
         crumb = stored(schema_name="s.v1", title="t", tags=["a"], context={"b": 1, "a": 2})
         view = crumb.full_view()
         assert view["id"] == str(crumb.id) and view["version"] == 1
@@ -277,7 +279,7 @@ class TestViews:
             "of the content, whatever the order of its keys"
         )
 
-    def test_a_list_item_has_its_context_on_request(self) -> None:
+    def test_a_list_item_contains_its_context_on_request(self) -> None:
         crumb = stored(title="t", context={"a": 1})
         assert set(crumb.list_item()) == {"id", "title", "tags", "version", "created_at", "updated_at"}
         assert crumb.list_item(include_context=True)["context"] == {"a": 1}
@@ -297,13 +299,13 @@ class TestRecord:
         if by == UUID(int=0):
             by = None
         crumb = Breadcrumb(uuid4(), OWNER, version, moment, moment + 1, 0, reads, by, None, json)
-        assert record.decode(OWNER, crumb.id, record.whole(crumb)) == crumb
+        assert record.decode(OWNER, crumb.id, record.encode(crumb)) == crumb
 
     @pytest.mark.parametrize(
         ("expires", "max_reads", "gone"),
         [(0, 0, False), (99, 0, True), (100, 0, True), (101, 0, False), (99, 5, True), (99, -1, False)],
     )
-    def test_what_is_gone(self, expires: int, max_reads: int, gone: bool) -> None:
+    def test_expiry_is_decided_by_time_and_reads(self, expires: int, max_reads: int, gone: bool) -> None:
         crumb = Breadcrumb(uuid4(), OWNER, 1, 1, 1, expires, max_reads, None, None, b"{}")
         assert record.is_gone(crumb, 100) is gone
 
@@ -333,7 +335,7 @@ def test_times_are_read_with_their_zone(text: str, moment: datetime) -> None:
         "1",
     ],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_time(text, where="since")
     assert refused.value.complaints[0].where == "since"

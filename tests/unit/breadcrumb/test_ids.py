@@ -14,13 +14,13 @@ OWNER, OTHER = UUID(int=1), UUID(int=2)
 
 
 @given(lanes=st.integers(1, MAX_LANES), data=st.data())
-def test_an_id_names_its_lane(lanes: int, data: st.DataObject) -> None:
+def test_an_id_contains_its_lane(lanes: int, data: st.DataObject) -> None:
     lane = data.draw(st.integers(0, lanes - 1))
     assert home_lane(new_id(lane), lanes) == lane
     assert home_lane(derived_id(lane, "a"), lanes) == lane
 
 
-def test_an_id_is_a_uuid_of_version_7_that_tells_the_time() -> None:
+def test_an_id_is_a_uuid_of_version_7_with_the_current_time() -> None:
     before = time.time_ns() // 1_000_000
     id = new_id(4095)
     after = time.time_ns() // 1_000_000
@@ -33,7 +33,7 @@ def test_ids_do_not_repeat() -> None:
 
 
 @given(id=st.uuids(), lanes=st.integers(1, MAX_LANES))
-def test_any_uuid_has_a_home(id: UUID, lanes: int) -> None:
+def test_any_uuid_has_a_home_lane(id: UUID, lanes: int) -> None:
     assert 0 <= home_lane(id, lanes) < lanes
 
 
@@ -51,7 +51,7 @@ def test_names_spread_over_the_lanes() -> None:
     assert min(counts) > 850 and max(counts) < 1150
 
 
-def test_owner_kind_and_name_each_count() -> None:
+def test_the_lane_depends_on_owner_kind_and_name() -> None:
     lanes = 1 << 12
     places = {
         lane_for(OWNER, "session", "ab", lanes),
@@ -62,7 +62,7 @@ def test_owner_kind_and_name_each_count() -> None:
     assert len(places) == 4
 
 
-def test_an_id_is_read_in_its_one_spelling() -> None:
+def test_an_id_is_parsed_in_its_canonical_form() -> None:
     id = uuid4()
     assert parse_id(str(id)) == parse_id(str(id).upper()) == id
 
@@ -85,13 +85,13 @@ def test_an_id_is_read_in_its_one_spelling() -> None:
         "*",
     ],
 )
-def test_anything_else_is_no_id(text: str) -> None:
+def test_other_forms_of_an_id_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="must be a UUID") as refused:
         parse_id(text, what="breadcrumb id")
     assert refused.value.complaints[0].where == "breadcrumb id"
 
 
-def test_a_derived_id_is_the_same_for_the_same_parts_only() -> None:
+def test_a_derived_id_is_equal_exactly_for_equal_parts() -> None:
     assert derived_id(7, "a", "b") == derived_id(7, "a", "b")
     others = {
         derived_id(7, "ab"),

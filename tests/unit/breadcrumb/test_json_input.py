@@ -20,7 +20,7 @@ documents = st.recursive(
 
 
 @given(documents)
-def test_json_comes_in_as_it_was_written(document: Any) -> None:
+def test_json_is_parsed_exactly(document: Any) -> None:
     raw = json.dumps(document).encode()
     assert parse_json(raw) == document
     assert orjson.loads(canonical(parse_json(raw))) == document
@@ -53,7 +53,7 @@ def test_json_comes_in_as_it_was_written(document: Any) -> None:
         b'{"a":' * 2_000 + b"1" + b"}" * 2_000,
     ],
 )
-def test_what_is_no_json_is_refused_in_words(raw: bytes) -> None:
+def test_invalid_json_is_refused_with_an_explanation(raw: bytes) -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_json(raw)
     assert "JSON" in refused.value.message
@@ -61,7 +61,7 @@ def test_what_is_no_json_is_refused_in_words(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [(1 << 64) - 1, 1 << 63, -(1 << 63), 9007199254740993, 10**18])
-def test_the_largest_integers_come_in_exactly(number: int) -> None:
+def test_the_largest_integers_are_parsed_exactly(number: int) -> None:
     assert parse_json(b'{"n": [%d]}' % number) == {"n": [number]}
 
 
@@ -86,12 +86,12 @@ def test_integers_past_64_bits_are_refused_and_not_rounded(digits: bytes) -> Non
         b"[1.5e300]",
     ],
 )
-def test_long_digits_that_are_no_integers_are_fine(raw: bytes) -> None:
+def test_long_digits_outside_of_integers_are_accepted(raw: bytes) -> None:
     assert parse_json(raw) == json.loads(raw)
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-def test_nesting_ends_at_the_limit(opening: bytes, closing: bytes) -> None:
+def test_nesting_above_the_limit_is_refused(opening: bytes, closing: bytes) -> None:
     assert nesting_depth(parse_json(opening * MAX_DEPTH + b"1" + closing * MAX_DEPTH)) == MAX_DEPTH
     with pytest.raises(InvalidInput, match="deeper than 64"):
         parse_json(opening * (MAX_DEPTH + 1) + b"1" + closing * (MAX_DEPTH + 1))

@@ -19,7 +19,7 @@ BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c
         "1\ufe0f\u20e3", "e\u0301",
     ],
 )  # fmt: skip
-def test_names_that_can_be_read_are_fine(name: str) -> None:
+def test_visible_names_are_accepted(name: str) -> None:
     assert hidden_character(name) is None
 
 
@@ -27,7 +27,7 @@ def test_names_that_can_be_read_are_fine(name: str) -> None:
     "character",
     [*BIDI, *"\x00\x07\n\x1f\x7f\x85\x9f\u00ad\u200b\u200c\u2028\u2029\u2060\ufeff\u180e\u3164\U000e0041"],
 )
-def test_characters_that_nobody_sees_are_named_with_their_place(character: str) -> None:
+def test_invisible_characters_are_reported_with_their_position(character: str) -> None:
     found = hidden_character(f"ab{character}c")
     assert found is not None and found.startswith(f"character 3 is U+{ord(character):04X} (")
     if unicodedata.category(character) != "Cc":

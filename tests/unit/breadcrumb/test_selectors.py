@@ -93,7 +93,7 @@ def test_a_breadcrumb_without_schema_or_session_matches_no_such_filter() -> None
         ),
     ],
 )
-def test_what_the_metadata_cannot_decide_is_decided_by_the_whole(
+def test_conditions_on_the_content_are_decided_by_the_whole_breadcrumb(
     selector: dict[str, Any], expected: bool
 ) -> None:
     crumb = Crumb(context={"a": 1})
@@ -192,7 +192,7 @@ def test_a_context_match_compares_as_json_does(path: str, op: Any, value: Any, e
     assert ContextMatch(path=path, op=op, value=value).matches(CONTEXT) is expected
 
 
-def test_ne_claims_nothing_about_a_document_too_large_to_search() -> None:
+def test_ne_is_undecided_for_a_document_that_is_too_large() -> None:
     condition = ContextMatch(path="$..x", op="ne", value=1)
     assert condition.matches({"filler": [0] * 10})
     assert not condition.matches({"filler": [0] * (MAX_NODES + 1), "last": {"x": 1}})
@@ -201,12 +201,12 @@ def test_ne_claims_nothing_about_a_document_too_large_to_search() -> None:
 @pytest.mark.parametrize(
     ("raw", "where", "complaint"),
     [
-        ("{", "", "not JSON"),
-        (b"\xff", "", "not JSON"),
-        ("[]", "", "a selector is a JSON object"),
-        ("null", "", "a selector is a JSON object"),
-        ({"tags": ["a"]}, "tags", "unknown field; the known ones are schema_name, any_tags"),
-        ({"context_matches": []}, "context_matches", "the known ones are schema_name"),
+        ("{", "", "not valid JSON"),
+        (b"\xff", "", "not valid JSON"),
+        ("[]", "", "a selector must be a JSON object"),
+        ("null", "", "a selector must be a JSON object"),
+        ({"tags": ["a"]}, "tags", "unknown field; use one of schema_name, any_tags"),
+        ({"context_matches": []}, "context_matches", "use one of schema_name"),
         ({"any_tags": "a"}, "any_tags", "valid list"),
         ({"any_tags": [1]}, "any_tags[0]", "valid string"),
         ({"any_tags": [""]}, "any_tags[0]", "at least 1 character"),
@@ -246,7 +246,7 @@ def test_ne_claims_nothing_about_a_document_too_large_to_search() -> None:
         (
             {"context_match": [{"path": "$.a", "op": "eq", "value": 1, "flags": "i"}]},
             "context_match[0].flags",
-            "the known ones are path, op, value",
+            "use one of path, op, value",
         ),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_bad_selector_is_refused_with_the_field(raw: Any, where: str, complain
     assert complaint in refused.value.complaints[0].message
 
 
-def test_every_bad_field_is_named_but_not_without_end() -> None:
+def test_invalid_fields_are_listed_up_to_a_limit() -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_selector({"session_id": 1, "any_tags": 2})
     assert {c.where for c in refused.value.complaints} == {"session_id", "any_tags"}
@@ -283,7 +283,7 @@ def test_json_text_bytes_and_objects_give_the_same_selector() -> None:
         ({"context_match": [{"path": "$", "op": "ne", "value": 0}]}, False),
     ],
 )
-def test_a_selector_knows_whether_it_filters_anything(raw: dict[str, Any], empty: bool) -> None:
+def test_a_selector_reports_if_it_filters_anything(raw: dict[str, Any], empty: bool) -> None:
     assert parse_selector(raw).is_empty is empty
 
 
@@ -291,7 +291,7 @@ GLOBBY = st.text("ab:*?[]\\.%_-", min_size=1, max_size=6)
 
 
 @given(GLOBBY, st.lists(GLOBBY, max_size=6))
-def test_no_sign_in_a_tag_matches_more_than_itself(wanted: str, tags: list[str]) -> None:
+def test_special_characters_in_tags_match_only_themselves(wanted: str, tags: list[str]) -> None:
     expected = any(tag == wanted for tag in tags)
     for selector in (Selector(any_tags=[wanted]), Selector(all_tags=[wanted])):
         assert selector.matches_meta(None, tags, None) is expected

@@ -36,7 +36,7 @@ HOUR = 3_600_000_000
         ("36500d", 36500 * 86_400),
     ],
 )
-def test_durations_are_read_in_every_way_people_write_them(text: object, seconds: float) -> None:
+def test_durations_are_parsed_in_all_documented_forms(text: object, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
@@ -47,13 +47,13 @@ def test_durations_are_read_in_every_way_people_write_them(text: object, seconds
         [], {}, 0, -1, "0s", "PT0S", "36501d", 10**400, float("nan"), float("inf"), "9" * 400 + "s", timedelta(-1),
     ],
 )  # fmt: skip
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError):
         parse_duration(text)
 
 
 @given(st.timedeltas(timedelta(microseconds=1), timedelta(days=36500)))
-def test_a_stored_duration_is_read_back_as_it_was(duration: timedelta) -> None:
+def test_a_stored_duration_is_read_back_unchanged(duration: timedelta) -> None:
     config = TtlConfig(duration=duration)
     again = TtlConfig.model_validate(config.model_dump(mode="json", exclude_unset=True))
     assert again.duration is not None
@@ -81,7 +81,7 @@ def test_a_duration_is_stored_without_years(text: str, stored: str) -> None:
         {"duration": "soon"},
     ],
 )
-def test_a_config_with_nonsense_is_refused(config: dict[str, Any]) -> None:
+def test_an_invalid_ttl_config_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TtlConfig.model_validate(config)
 
@@ -112,7 +112,7 @@ def test_a_config_with_nonsense_is_refused(config: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_a_client_writes_becomes_what_the_store_enforces(
+def test_a_ttl_becomes_the_expiry_that_the_store_enforces(
     kind: TtlType | None, ttl: datetime | None, config: dict[str, Any] | None, expected: Expiry
 ) -> None:
     assert plan_expiry(kind, ttl, None if config is None else TtlConfig.model_validate(config)) == expected
@@ -132,7 +132,7 @@ def test_what_a_client_writes_becomes_what_the_store_enforces(
         (None, datetime(2256, 1, 1, tzinfo=UTC), None, "ttl"),
     ],
 )
-def test_what_is_missing_or_out_of_range_is_said_where_it_is(
+def test_missing_and_out_of_range_values_are_refused_with_their_location(
     kind: TtlType | None, ttl: datetime | None, config: dict[str, Any] | None, where: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:

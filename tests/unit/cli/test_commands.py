@@ -102,7 +102,7 @@ def test_a_wrong_command_line_ends_with_2_and_no_traceback(arguments: tuple[str,
         ("token",),
     ],
 )
-def test_where_nothing_runs_a_command_says_how_to_start_it(arguments: tuple[str, ...]) -> None:
+def test_without_a_server_a_command_explains_how_to_start_one(arguments: tuple[str, ...]) -> None:
     result = crumb(*arguments)
     assert result.exit_code == 1
     assert "crumb up" in result.stderr and NOBODY in result.stderr
@@ -131,7 +131,7 @@ def test_advice_names_the_launcher_that_was_used(monkeypatch: pytest.MonkeyPatch
         (("get", ID, "--url", "127.0.0.1:8081"), "not an address"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_starts(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_options_are_reported_before_anything_starts(arguments: tuple[str, ...], says: str) -> None:
     result = crumb(*arguments)
     assert result.exit_code == 1
     assert result.stdout == "" and says in result.stderr and "Traceback" not in result.stderr
@@ -141,17 +141,17 @@ def test_what_cannot_work_is_said_before_anything_starts(arguments: tuple[str, .
     "arguments",
     [("post", "caf\udce9"), ("get", "\udcff"), ("list", "--session", "\udcff"), ("tail", "-t", "\udcff")],
 )
-def test_bytes_that_are_no_utf_8_are_refused(arguments: tuple[str, ...]) -> None:
+def test_arguments_that_are_not_utf_8_are_refused(arguments: tuple[str, ...]) -> None:
     result = crumb(*arguments)
     assert result.exit_code == 2 and "UTF-8" in result.stderr
 
 
-def test_standard_input_that_is_no_utf_8_is_refused() -> None:
+def test_standard_input_that_is_not_utf_8_is_refused() -> None:
     result = CliRunner().invoke(app, ["post", "-"], input=b"\xff")
     assert result.exit_code == 2 and "UTF-8" in result.stderr
 
 
-def test_an_export_of_nothing_makes_no_directory(tmp_path: Path) -> None:
+def test_an_export_of_a_missing_store_creates_no_directory(tmp_path: Path) -> None:
     crumb("export", "--data", str(tmp_path / "new"))
     crumb("doctor", "--data", str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -162,7 +162,7 @@ def test_the_version_is_json_in_a_pipe() -> None:
     assert result.exit_code == 0 and f'"version": "{__version__}"' in result.stdout
 
 
-def test_doctor_reports_settings_that_cannot_be_used() -> None:
+def test_doctor_reports_invalid_settings() -> None:
     Path("crumb.toml").write_text("prot = 1\n")
     result = crumb("doctor")
     assert result.exit_code == 1

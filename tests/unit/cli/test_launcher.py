@@ -1,4 +1,4 @@
-"""./crumb: sets up once, then starts at once; says what is missing. On a Python that only notes calls."""
+"""The launcher `./crumb`, tested with a fake Python that records calls."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_launcher_is_a_script_that_every_shell_can_read(shell: str) -> None:
 def test_the_first_start_sets_up_and_the_second_does_not(clone: Clone) -> None:
     first = clone.run("up", "--port", "0")
     assert (first.returncode, first.stdout) == (0, "crumb: up --port 0\n")
-    assert "setting up" in first.stderr
+    assert "installing into" in first.stderr
     assert sum("pip install" in call for call in clone.taken_calls()) == 1
     second = clone.run("list")
     assert (second.returncode, second.stdout, second.stderr) == (0, "crumb: list\n", "")
@@ -163,14 +163,14 @@ def test_it_works_from_anywhere_and_through_a_link(clone: Clone, tmp_path: Path)
     assert not (tmp_path / ".venv").exists()
 
 
-def test_a_set_up_that_failed_says_so_and_is_done_again(clone: Clone) -> None:
+def test_a_failed_set_up_is_reported_and_repeated(clone: Clone) -> None:
     failed = clone.run("up", NO_NETWORK="1")
     assert failed.returncode == 1 and failed.stdout == ""
     assert "safe to run the same command again" in failed.stderr
     assert clone.run("up").stdout == "crumb: up\n"
 
 
-def test_a_set_up_that_was_killed_does_not_block_the_next(clone: Clone) -> None:
+def test_a_killed_set_up_does_not_block_the_next(clone: Clone) -> None:
     lock = clone.root / ".venv.lock"
     lock.mkdir()
     dead = subprocess.Popen(["true"])
@@ -180,13 +180,13 @@ def test_a_set_up_that_was_killed_does_not_block_the_next(clone: Clone) -> None:
     assert not lock.exists()
 
 
-def test_a_python_that_is_too_old_is_named_with_what_to_do(clone: Clone) -> None:
+def test_an_old_python_is_reported_with_instructions(clone: Clone) -> None:
     result = clone.run("up", OLD="1")
     assert result.returncode == 1
     assert "3.11 or newer is needed" in result.stderr and "python3" in result.stderr and "uv" in result.stderr
 
 
-def test_no_python_at_all_is_said_with_what_to_do(clone: Clone) -> None:
+def test_a_missing_python_is_reported_with_instructions(clone: Clone) -> None:
     (clone.bin / "python3").unlink()
     result = clone.run("up")
     assert result.returncode == 1 and "3.11 or newer is needed." in result.stderr
@@ -197,14 +197,14 @@ def test_a_python_without_venv_names_the_package_to_install(clone: Clone) -> Non
     assert result.returncode == 1 and "apt install python3.12-venv" in result.stderr
 
 
-def test_another_python_is_taken_where_the_first_is_too_old(clone: Clone) -> None:
+def test_a_newer_python_is_used_if_the_first_is_too_old(clone: Clone) -> None:
     (clone.bin / "python3.12").write_text(PYTHON)
     (clone.bin / "python3.12").chmod(0o755)
     (clone.bin / "python3").write_text("#!/bin/sh\nexit 1\n")
     assert clone.run("up").stdout == "crumb: up\n"
 
 
-def test_uv_is_used_where_it_is(clone: Clone) -> None:
+def test_uv_is_used_if_it_is_installed(clone: Clone) -> None:
     clone.install_uv()
     assert clone.run("up").stdout == "crumb: up\n"
     calls = clone.taken_calls()
@@ -249,7 +249,7 @@ def test_the_help_of_the_test_command_needs_no_set_up(clone: Clone, flag: str) -
     ],
     ids=["nothing said", "keep nothing", "keep it elsewhere"],
 )
-def test_what_python_compiles_for_the_tests_is_kept_and_not_beside_the_sources_of_who_forbids_it(
+def test_compiled_files_are_cached_outside_of_the_sources(
     clone: Clone, given: dict[str, str], kept: list[str]
 ) -> None:
     said = clone.run("test", cwd=None, **given).stdout.splitlines()[-2:]
@@ -286,7 +286,7 @@ def test_lock_writes_the_resolved_versions(clone: Clone) -> None:
     assert "./crumb lock" in lines[0], "the file says how it is renewed"
 
 
-def test_lock_without_uv_takes_it_into_a_temporary_environment(clone: Clone, tmp_path: Path) -> None:
+def test_lock_without_uv_installs_it_into_a_temporary_environment(clone: Clone, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     result = clone.run("lock", RESOLVED="one-package==1.0", TMPDIR=str(scratch))
@@ -298,17 +298,17 @@ def test_lock_without_uv_takes_it_into_a_temporary_environment(clone: Clone, tmp
 
 def test_lock_refuses_arguments(clone: Clone) -> None:
     result = clone.run("lock", "--help")
-    assert result.returncode == 1 and "renews constraints.txt" in result.stderr
+    assert result.returncode == 1 and "updates constraints.txt" in result.stderr
 
 
-def test_lock_keeps_the_old_versions_where_resolving_fails(clone: Clone) -> None:
+def test_lock_keeps_the_old_versions_if_resolving_fails(clone: Clone) -> None:
     clone.install_uv()
     before = (clone.root / "constraints.txt").read_bytes()
     assert clone.run("lock", NO_NETWORK="1").returncode != 0
     assert (clone.root / "constraints.txt").read_bytes() == before
 
 
-def test_ci_runs_what_a_developer_runs() -> None:
+def test_ci_runs_the_same_command_as_a_developer() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith("#")]
     assert commands == ['exec "$(dirname "${BASH_SOURCE[0]}")/../crumb" test']

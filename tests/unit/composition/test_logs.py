@@ -1,11 +1,11 @@
-"""Logs: one JSON object a line when nobody watches, and no secret in any of them."""
+"""Logs: one JSON object per line outside of a terminal, and no secrets."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -27,7 +27,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_in_a_pipe_every_entry_is_a_json_object_whoever_logs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_every_log_entry_is_a_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(Settings())
     structlog.get_logger("breadcrumbs.test").info("hello", lane=3)
     logging.getLogger("somebody.else").warning("from %s", "outside")
@@ -58,7 +58,7 @@ def test_an_exception_is_logged_in_its_entry(capsys: pytest.CaptureFixture[str])
     assert "RuntimeError: broken" in entry["exception"]
 
 
-def test_text_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_format_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(Settings(log_format="text"))
     structlog.get_logger("breadcrumbs.test").info("hello", lane=3)
     shown = capsys.readouterr().err
@@ -83,6 +83,20 @@ def test_no_secret_is_logged(entry: dict[str, Any]) -> None:
     assert "hunter2" not in str(without_secrets(None, "info", dict(entry)))
 
 
-def test_what_is_no_secret_stays() -> None:
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_traceback_contains_no_secret(
+    capsys: pytest.CaptureFixture[str], log_format: Literal["text", "json"]
+) -> None:
+    configure_logs(Settings(log_format=log_format))
+    try:
+        raise RuntimeError("cannot reach redis://me:hunter2@db:6379")
+    except RuntimeError:
+        structlog.get_logger("breadcrumbs.test").exception("it went wrong")
+    shown = capsys.readouterr().err
+    assert "RuntimeError: cannot reach redis://me:" in shown
+    assert "hunter2" not in shown
+
+
+def test_values_that_are_not_secret_are_logged() -> None:
     entry = {"event": "GET /breadcrumbs?limit=5 at http://127.0.0.1:8081", "lane": 3}
     assert without_secrets(None, "info", dict(entry)) == entry

@@ -1,4 +1,4 @@
-"""Stream positions: what a client can learn from them, and which ones are refused."""
+"""Stream positions: they reveal nothing to clients, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def codec() -> PositionCodec:
     return PositionCodec(SECRET, 16)
 
 
-def test_a_position_comes_back_in_any_process_of_the_store(codec: PositionCodec) -> None:
+def test_a_position_is_valid_in_any_process_of_the_store(codec: PositionCodec) -> None:
     assert PositionCodec(SECRET, 16).decode(OWNER, codec.encode(OWNER, POSITION)) == POSITION
 
 
-def test_an_encoded_position_does_not_show_times_or_whether_anything_happened(codec: PositionCodec) -> None:
+def test_an_encoded_position_reveals_neither_times_nor_activity(codec: PositionCodec) -> None:
     texts = [codec.encode(OWNER, POSITION) for _ in range(50)]
     assert len(set(texts)) == 50
     assert {len(text) for text in (*texts, codec.encode(OWNER, [0] * 16))} == {192}
@@ -58,6 +58,6 @@ def test_no_changed_character_passes(codec: PositionCodec) -> None:
             codec.decode(OWNER, changed)
 
 
-def test_the_form_of_an_older_version_is_told_apart(codec: PositionCodec) -> None:
+def test_a_position_of_an_older_version_is_recognized(codec: PositionCodec) -> None:
     old = base64.urlsafe_b64encode(b"".join(at.to_bytes(7) for at in POSITION)).decode().rstrip("=")
     assert codec.decode(OWNER, old) is None

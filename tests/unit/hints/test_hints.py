@@ -39,7 +39,7 @@ def rule(kind: str, operand: Any) -> dict[str, Any]:
 
 
 def view(kind: str, operand: Any, context: dict[str, Any] = CONTEXT) -> Any:
-    """What one rule makes of the context; the hints must be fine."""
+    """Apply one valid rule to a context and return the result."""
     hints = {"transform": {"out": rule(kind, operand)}}
     assert check_hints(hints) == []
     return apply_hints(context, hints)["out"]
@@ -70,7 +70,7 @@ def view(kind: str, operand: Any, context: dict[str, Any] = CONTEXT) -> Any:
         (None, CONTEXT),
     ],
 )
-def test_include_keeps_only_these(paths: Any, expected: dict[str, Any]) -> None:
+def test_include_keeps_only_the_listed_paths(paths: Any, expected: dict[str, Any]) -> None:
     assert apply_hints(CONTEXT, {"include": paths}) == expected
 
 
@@ -87,14 +87,14 @@ def test_include_keeps_only_these(paths: Any, expected: dict[str, Any]) -> None:
         (["absent", "a.absent", "a.x.deeper"], None),
     ],
 )
-def test_exclude_takes_these_out(paths: list[str], expected: dict[str, Any] | None) -> None:
+def test_exclude_removes_the_listed_paths(paths: list[str], expected: dict[str, Any] | None) -> None:
     context = {"a": {"x": 1, "y": 2}, "b": [[{"x": 1}]], "c": [{"x": 1, "y": [{"x": 2}]}, 5]}
     before = copy.deepcopy(context)
     assert apply_hints(context, {"exclude": paths}) == (before if expected is None else expected)
     assert context == before
 
 
-def test_what_is_nested_too_deep_to_search_is_hidden_rather_than_shown() -> None:
+def test_data_that_is_nested_too_deep_to_search_is_hidden() -> None:
     deep: Any = {"secret": 1}
     for _ in range(3_000):
         deep = [deep]
@@ -127,7 +127,7 @@ def test_the_order_is_include_then_exclude_then_transform() -> None:
         ({"mode": "merge"}, {"a": 1, "b": 3, "c": 4}),
     ],
 )
-def test_the_mode_says_whether_the_rest_stays(mode: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_the_mode_decides_if_other_fields_stay(mode: dict[str, Any], expected: dict[str, Any]) -> None:
     hints = {"transform": {"b": rule("literal", 3), "c": rule("literal", 4)}, **mode}
     assert apply_hints({"a": 1, "b": 2}, hints) == expected
 
@@ -135,7 +135,7 @@ def test_the_mode_says_whether_the_rest_stays(mode: dict[str, Any], expected: di
 @pytest.mark.parametrize(
     "hints", [None, {}, {"transform": {}}, {"include": [], "exclude": []}, {"mode": "merge"}]
 )
-def test_hints_that_ask_for_nothing_change_nothing(hints: Any) -> None:
+def test_empty_hints_change_nothing(hints: Any) -> None:
     assert check_hints(hints) == []
     assert apply_hints(CONTEXT, hints) == CONTEXT
 
@@ -144,7 +144,7 @@ def test_hints_that_ask_for_nothing_change_nothing(hints: Any) -> None:
 
 
 @pytest.mark.parametrize("literal", [None, 0, "text {name}", [1], {"a": None}])
-def test_a_literal_stands_as_it_is(literal: Any) -> None:
+def test_a_literal_is_copied(literal: Any) -> None:
     assert view("literal", literal) == literal
 
 
@@ -161,7 +161,7 @@ def test_a_literal_stands_as_it_is(literal: Any) -> None:
         ("$.empty[*]", None),
     ],
 )
-def test_extract_gives_nothing_one_value_or_a_list(path: str, expected: Any) -> None:
+def test_extract_returns_nothing_one_value_or_a_list(path: str, expected: Any) -> None:
     assert view("extract", path) == expected
 
 
@@ -189,7 +189,7 @@ def test_a_format_is_filled_in(text: str, expected: str) -> None:
     assert view("format", text) == expected
 
 
-def test_text_from_the_context_is_not_a_format_or_a_template_itself() -> None:
+def test_text_from_the_context_is_not_expanded_again() -> None:
     context = {"a": "{b} {{b}}", "b": "secret"}
     assert view("format", "{a}", context) == "{b} {{b}}"
     assert view("template", "{{a}}", context) == "{b} {{b}}"
@@ -299,7 +299,7 @@ def test_a_key_called_context_is_reached_through_the_context() -> None:
         ([], "llm_hints", "must be an object"),
         ({"includes": ["a"]}, "llm_hints.includes", "unknown key"),
         ({"include": "a"}, "llm_hints.include", "must be a list"),
-        ({"include": ["a", 1]}, "llm_hints.include[1]", "must be text"),
+        ({"include": ["a", 1]}, "llm_hints.include[1]", "must be a string"),
         ({"exclude": [""]}, "llm_hints.exclude[0]", "a name is empty"),
         ({"exclude": ["a..b"]}, "llm_hints.exclude[0]", "a name is empty"),
         ({"exclude": ["[*].a"]}, "llm_hints.exclude[0]", "a name is empty"),
@@ -320,8 +320,8 @@ def test_a_key_called_context_is_reached_through_the_context() -> None:
             "jq is not supported",
         ),
         ({"transform": {"x": {"type": "literal"}}}, "llm_hints.transform.x.literal", "is missing"),
-        ({"transform": {"x": rule("format", 1)}}, "llm_hints.transform.x.format", "must be text"),
-        ({"transform": {"x": rule("extract", None)}}, "llm_hints.transform.x.value", "must be text"),
+        ({"transform": {"x": rule("format", 1)}}, "llm_hints.transform.x.format", "must be a string"),
+        ({"transform": {"x": rule("extract", None)}}, "llm_hints.transform.x.value", "must be a string"),
         ({"transform": {"x": rule("extract", "$.a[?(1)]")}}, "llm_hints.transform.x.value", "not supported"),
         (
             {"transform": {"x": {**rule("format", ""), "template": ""}}},
@@ -331,7 +331,9 @@ def test_a_key_called_context_is_reached_through_the_context() -> None:
         ({"transform": {str(n): rule("literal", n) for n in range(33)}}, "llm_hints.transform", "at most 32"),
     ],
 )
-def test_bad_hints_are_named_and_leave_the_context_alone(hints: Any, where: str, complaint: str) -> None:
+def test_invalid_hints_are_reported_and_do_not_change_the_context(
+    hints: Any, where: str, complaint: str
+) -> None:
     found = check_hints(hints)
     assert [c.where for c in found] == [where]
     assert complaint in found[0].message
@@ -379,15 +381,15 @@ def test_a_bad_format_is_refused(text: str, complaint: str) -> None:
         ("{{a..b}}", "is not a path"),
         ("{{~name~}}", "is not a path"),
         ("{{../name}}", "'../' is not supported"),
-        ("{{@index}}", "'@index' is not known here"),
-        ("{{#each a}}{{else}}{{@index}}{{/each}}", "'@index' is not known here"),
-        ("{{#each a}}{{@root}}{{/each}}", "'@root' is not known here"),
+        ("{{@index}}", "'@index' is unknown here"),
+        ("{{#each a}}{{else}}{{@index}}{{/each}}", "'@index' is unknown here"),
+        ("{{#each a}}{{@root}}{{/each}}", "'@root' is unknown here"),
         ("{{#if a}}", "at character 1: {{#if}} is never closed"),
         ("{{#each a}}{{#if b}}{{/each}}{{/if}}", "at character 21: {{/each}} closes no open block"),
         ("{{/if}}", "{{/if}} closes no open block"),
         ("{{/}}", "{{/}} closes no open block"),
-        ("{{else}}", "{{else}} belongs once into a block"),
-        ("{{#if a}}{{else}}{{else}}{{/if}}", "{{else}} belongs once into a block"),
+        ("{{else}}", "{{else}} is only allowed once, inside a block"),
+        ("{{#if a}}{{else}}{{else}}{{/if}}", "{{else}} is only allowed once, inside a block"),
         ("{{#if a}}{{else if b}}{{/if}}", "{{else if}} is not supported"),
         ("{{{#if a}}}{{/if}}", "have two braces"),
         ("{{#if a}}" * 33 + "{{/if}}" * 33, "nest deeper than 32"),
@@ -399,7 +401,7 @@ def test_a_bad_template_is_refused(text: str, complaint: str) -> None:
     assert complaint in found.message
 
 
-def test_complaints_are_not_without_end() -> None:
+def test_the_number_of_reported_errors_is_limited() -> None:
     assert len(check_hints({f"x{number}": 1 for number in range(1000)})) == 20
 
 
@@ -428,7 +430,7 @@ def test_loops_past_the_allowance_are_cut_with_a_marker() -> None:
     assert MAX_VIEW_LOOPS - 200 <= out.count(".") < MAX_VIEW_LOOPS
 
 
-def test_a_template_that_writes_nothing_ends_too() -> None:
+def test_a_template_without_output_is_limited() -> None:
     context = {"rows": [1] * MAX_VIEW_LOOPS}
     text = "{{#each rows}}" + "{{absent}}" * 1_000 + "{{/each}}"
     assert MAX_VIEW_LOOPS * 1_000 > MAX_VIEW_STEPS
@@ -444,7 +446,7 @@ def test_an_extract_cannot_multiply_a_large_document() -> None:
     assert len(json.dumps(out)) < 2 * MAX_VIEW_TEXT
 
 
-def test_an_extract_from_too_many_values_says_that_it_is_not_all() -> None:
+def test_an_extract_from_too_many_values_is_marked_as_incomplete() -> None:
     out = view("extract", "$.rows[*]", {"rows": [0] * 20_000})
     assert out[-1] == TRUNCATED
     assert set(out[:-1]) == {0}
@@ -490,7 +492,9 @@ HINTS = JSON | st.fixed_dictionaries(
 
 
 @given(st.dictionaries(KEYS, JSON, max_size=4), HINTS)
-def test_no_context_and_no_hints_raise_or_are_changed(context: dict[str, Any], hints: Any) -> None:
+def test_no_combination_of_context_and_hints_raises_or_is_modified(
+    context: dict[str, Any], hints: Any
+) -> None:
     before = repr((context, hints))
     seen = apply_hints(context, hints)
     assert isinstance(seen, dict)
@@ -513,15 +517,13 @@ def test_well_formed_templates_are_accepted_and_never_show_python(context: dict[
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_doubled_braces_stand_for_themselves(before: str, after: str) -> None:
+def test_doubled_braces_are_literal(before: str, after: str) -> None:
     escaped = [part.replace("{", "{{").replace("}", "}}") for part in (before, after)]
     assert view("format", "{name}".join(escaped)) == before + "catalog" + after
 
 
 @given(st.dictionaries(KEYS, JSON, max_size=4), st.sampled_from(["a", "b", "context"]))
-def test_include_and_exclude_of_one_key_share_the_context_between_them(
-    context: dict[str, Any], key: str
-) -> None:
+def test_include_and_exclude_of_one_key_partition_the_context(context: dict[str, Any], key: str) -> None:
     kept, left = apply_hints(context, {"include": [key]}), apply_hints(context, {"exclude": [key]})
     assert {**left, **kept}.keys() == context.keys()
     assert not left.keys() & kept.keys()

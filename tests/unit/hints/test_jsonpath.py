@@ -61,7 +61,7 @@ TOOLS = {
         ("$.@type", ["T"]),
     ],
 )
-def test_a_path_leads_to_these_values(path: str, expected: list[Any]) -> None:
+def test_a_path_selects_these_values(path: str, expected: list[Any]) -> None:
     assert compile_path(path).find(TOOLS) == expected
 
 
@@ -90,7 +90,7 @@ def test_a_path_leads_to_these_values(path: str, expected: list[Any]) -> None:
         (r"$.a['b\']", "expected [0], [*] or ['name']"),
         ("$..", "character 4: expected a name"),
         ("$..*", "character 4: expected a name"),
-        ("$..[*]", "only a name or ['name'] may follow '..'"),
+        ("$..[*]", "only a name or ['name'] can follow '..'"),
         ("$...a", "character 4: expected a name"),
         ("$.a*", "character 4: expected '.' or '['"),
         ("a" * (MAX_LENGTH + 1), f"at most {MAX_LENGTH}"),
@@ -108,7 +108,7 @@ def test_the_longest_allowed_paths_are_accepted() -> None:
     assert len(compile_path("$" + ".a" * MAX_STEPS).steps) == MAX_STEPS
 
 
-def test_first_tells_null_from_missing() -> None:
+def test_first_distinguishes_null_from_missing() -> None:
     assert compile_path("$.nothing").first(TOOLS) is None
     assert compile_path("$.absent").first(TOOLS) is MISSING
     assert compile_path("$.absent").first(TOOLS, default=0) == 0
@@ -131,20 +131,20 @@ def nested(depth: int) -> dict[str, Any]:
     return document
 
 
-def test_repeated_descent_stops_at_the_cap_and_says_so() -> None:
+def test_repeated_descent_stops_at_the_limit_and_reports_it() -> None:
     found = compile_path("$" + "..a" * 10).search(nested(60))
     assert not found.complete
     assert 0 < len(found.values) <= MAX_NODES
 
 
-def test_a_search_that_gave_up_before_finding_anything_finds_nothing() -> None:
+def test_a_search_that_stopped_early_finds_nothing() -> None:
     document = {"filler": list(range(2 * MAX_NODES)), "wanted": {"x": 1}}
     assert compile_path("..x").find(document) == []
     assert compile_path("..x").first(document) is MISSING
     assert not compile_path("..x").search(document).complete
 
 
-def test_a_document_of_exactly_the_cap_is_searched_completely() -> None:
+def test_a_document_of_exactly_the_limit_is_searched_completely() -> None:
     # the document, the array and its elements each count
     found = compile_path("$.a[*]").search({"a": list(range(MAX_NODES - 2))})
     assert found.complete
@@ -152,7 +152,7 @@ def test_a_document_of_exactly_the_cap_is_searched_completely() -> None:
     assert not compile_path("$.a[*]").search({"a": list(range(MAX_NODES - 1))}).complete
 
 
-def test_a_document_deeper_than_the_stack_is_no_problem() -> None:
+def test_a_document_deeper_than_the_stack_is_searched() -> None:
     assert compile_path("$..a").first(nested(5_000))
     assert len(compile_path("$..a").find(nested(2_000))) == 2_001
 

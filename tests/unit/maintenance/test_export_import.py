@@ -91,14 +91,14 @@ def breadcrumbs(draw: st.DrawFn) -> Breadcrumb:
 
 
 @given(breadcrumbs())
-def test_a_breadcrumb_comes_in_as_it_went_out(crumb: Breadcrumb) -> None:
+def test_an_exported_breadcrumb_is_imported_unchanged(crumb: Breadcrumb) -> None:
     line = export_import.encode(crumb)
     assert b"\n" not in line
     assert export_import.decode(line) == (crumb, [])
 
 
 @given(breadcrumbs(), st.lists(names, min_size=1, max_size=3))
-def test_its_history_comes_in_as_it_went_out(crumb: Breadcrumb, titles: list[str]) -> None:
+def test_an_exported_history_is_imported_unchanged(crumb: Breadcrumb, titles: list[str]) -> None:
     newest = replace(crumb, version=len(titles) + 1)
     older = [
         replace(newest, version=number, json=orjson.dumps({**newest.document, "title": title}))
@@ -108,7 +108,7 @@ def test_its_history_comes_in_as_it_went_out(crumb: Breadcrumb, titles: list[str
 
 
 @given(breadcrumbs())
-def test_another_owner_can_be_given_to_it(crumb: Breadcrumb) -> None:
+def test_an_import_can_set_another_owner(crumb: Breadcrumb) -> None:
     assert export_import.decode(export_import.encode(crumb), owner=OWNER)[0] == replace(crumb, owner_id=OWNER)
 
 
@@ -119,7 +119,7 @@ def deep(levels: int) -> dict[str, Any]:
     return document
 
 
-def test_what_is_as_deep_as_a_request_may_be_survives() -> None:
+def test_a_breadcrumb_of_maximum_depth_is_exported_and_imported() -> None:
     # The breadcrumb itself is the first level, its context the second.
     crumb = replace(plain(), json=orjson.dumps({"title": "", "tags": [], "context": deep(63)}), version=2)
     assert export_import.decode(export_import.encode(crumb, [replace(crumb, version=1)]))[0] == crumb
@@ -143,12 +143,12 @@ def line_with(**changes: Any) -> bytes:
     ("line", "says"),
     [
         (b"", "JSON"),
-        (b"[]", "looks like"),
-        (b'{"breadcrumb": 3}', "looks like"),
+        (b"[]", "must be an object"),
+        (b'{"breadcrumb": 3}', "must be an object"),
         (b'{"breadcrumb": {}, "extra": 1}', "extra"),
         (line_with(id="nope"), "UUID"),
-        (line_with(id=...), "id is missing"),
-        (line_with(owner_id=...), "owner_id is missing"),
+        (line_with(id=...), "id is required"),
+        (line_with(owner_id=...), "owner_id is required"),
         (line_with(version=0), "version"),
         (line_with(version=True), "version"),
         (line_with(version="2"), "version"),
@@ -177,13 +177,13 @@ def test_a_line_that_the_api_would_have_refused_is_refused(line: bytes, says: st
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 2}, "before the breadcrumb's own"),
-        ({"version": 3}, "before the breadcrumb's own"),
+        ({"version": 2}, "lower than the breadcrumb's own"),
+        ({"version": 3}, "lower than the breadcrumb's own"),
         ({"id": str(UUID(int=2))}, "another breadcrumb"),
-        ({"tags": ["session:other"], "context": {}}, "stays in its session"),
+        ({"tags": ["session:other"], "context": {}}, "must be in the same session"),
     ],
 )
-def test_a_history_that_cannot_be_is_refused(change: dict[str, Any], says: str) -> None:
+def test_an_inconsistent_history_is_refused(change: dict[str, Any], says: str) -> None:
     newest = replace(plain(), version=2)
     line = orjson.loads(export_import.encode(newest, [replace(newest, version=1)]))
     line["history"][0] |= change
@@ -193,7 +193,7 @@ def test_a_history_that_cannot_be_is_refused(change: dict[str, Any], says: str) 
 
 def test_two_older_versions_with_one_number_are_refused() -> None:
     newest = replace(plain(), version=3)
-    with pytest.raises(InvalidInput, match="must differ"):
+    with pytest.raises(InvalidInput, match="must be unique"):
         export_import.decode(export_import.encode(newest, [replace(newest, version=1)] * 2))
 
 
@@ -245,7 +245,7 @@ async def test_an_export_imported_into_an_empty_store_exports_the_same(store: St
     await other.close()
 
 
-async def test_an_import_that_is_repeated_changes_nothing_and_counts_it(store: Store) -> None:
+async def test_a_repeated_import_changes_nothing_and_counts_the_skipped_lines(store: Store) -> None:
     await fill(store, OWNER, 70)
     lines = await exported(store, OWNER)
     result = await imported(store, lines + lines[:3])
@@ -253,13 +253,13 @@ async def test_an_import_that_is_repeated_changes_nothing_and_counts_it(store: S
     assert await exported(store, OWNER) == lines
 
 
-async def test_a_line_that_comes_twice_is_written_once(store: Store) -> None:
+async def test_a_duplicate_line_is_written_once(store: Store) -> None:
     line = export_import.encode(plain())
     result = await imported(store, [line, line])
     assert (result.written, result.already_there) == (1, 1)
 
 
-async def test_bad_lines_are_named_by_number_and_the_others_go_in(store: Store) -> None:
+async def test_invalid_lines_are_reported_by_number_and_the_others_are_imported(store: Store) -> None:
     lines = [b"{}", b"\n", export_import.encode(plain()), b"no json"]
     result = await imported(store, lines)
     assert result.written == 1
@@ -276,7 +276,7 @@ async def test_a_dry_run_counts_and_writes_nothing(store: Store) -> None:
     assert await scan.owners(store) == []
 
 
-async def test_what_has_expired_meanwhile_is_left_out(store: Store) -> None:
+async def test_expired_breadcrumbs_are_skipped(store: Store) -> None:
     result = await imported(store, [export_import.encode(replace(plain(), expires=2_000))])
     assert (result.written, result.expired) == (0, 1)
 
@@ -289,7 +289,7 @@ async def test_an_export_takes_filters_and_can_leave_out_the_history(store: Stor
     assert {document["breadcrumb"]["context"]["session_id"] for document in documents} == {"1"}
 
 
-async def test_every_owner_is_found_by_a_survey_and_keeps_to_their_own(store: Store) -> None:
+async def test_a_survey_finds_every_owner_with_its_own_data(store: Store) -> None:
     owners = sorted(uuid4() for _ in range(3))
     for owner in owners:
         await fill(store, owner, 4)
@@ -299,7 +299,7 @@ async def test_every_owner_is_found_by_a_survey_and_keeps_to_their_own(store: St
         assert set(found) == {str(owner)}
 
 
-async def test_reads_that_are_left_survive(store: Store) -> None:
+async def test_remaining_reads_survive_export_and_import(store: Store) -> None:
     new = BreadcrumbCreate.parse({"title": "t", "ttl_type": "usage", "ttl_config": {"max_reads": 3}})
     written = await store.create(OWNER, new)
     await store.get(OWNER, written.id)
@@ -330,7 +330,7 @@ async def _updated_often(store: Store, times: int) -> UUID:
     return written.id
 
 
-async def test_a_long_history_is_exported_in_lines_of_a_limited_size_and_comes_back_whole(
+async def test_a_long_history_is_exported_in_lines_of_limited_size_and_imported_completely(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_import, "_LINE_BYTES", 50_000)

@@ -1,4 +1,4 @@
-"""What the benchmarks know of the store, without which they measure nothing."""
+"""Internals of the store that the benchmarks depend on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench._common import CreateCommand, posted
 from breadcrumbs.runtime.backend.connection import Script
 
 
-async def test_the_command_that_a_create_sends_can_be_sent_again_with_another_id() -> None:
+async def test_the_recorded_create_command_can_be_repeated_with_another_id() -> None:
     command = await CreateCommand.of(posted("s"))
     first, second = command.arguments(), command.arguments()
     assert first[:2] == second[:2] == (b"EVALSHA", Script("create", inside="deletions").sha)

@@ -1,4 +1,4 @@
-"""The layers of the code base: packages import only what lies below them, and Redis stays inside the runtime."""
+"""The layers of the code base: packages import only packages below them, and Redis is used only inside the runtime."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _packages_of(name: str) -> list[str]:
-    """Return the packages with a declared surface that a name lies in."""
+    """Return the packages with a declared surface that contain a name."""
     return [package for package in SURFACES if name.startswith(package + ".")]
 
 

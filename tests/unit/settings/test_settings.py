@@ -27,7 +27,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_without_any_source_everything_has_a_default_that_is_safe() -> None:
+def test_all_settings_have_safe_defaults() -> None:
     settings = load_settings()
     assert (settings.host, settings.port, settings.redis) == ("127.0.0.1", 8081, None)
     assert settings.development_mode and settings.on_loopback
@@ -45,7 +45,7 @@ def test_a_flag_wins_over_the_environment_and_the_environment_over_the_file(
     assert load_settings(config=file).port == 1002
 
 
-def test_the_environment_wins_over_the_file_in_whatever_case_it_is_spelt(
+def test_the_environment_wins_over_the_file_in_any_case(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "crumb.toml").write_text("port = 1001\n")
@@ -73,13 +73,13 @@ def test_the_environment_can_name_the_file_and_a_flag_another(
     assert load_settings(config=tmp_path / "b.toml").port == 1006
 
 
-def test_a_file_that_was_named_and_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match=r"no settings file at .*missing\.toml"):
+def test_a_named_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"settings file .*missing\.toml not found"):
         load_settings(config=tmp_path / "missing.toml")
 
 
 @pytest.mark.parametrize("content", [b"port = \n", b"\xff\xfe"])
-def test_a_file_that_is_no_toml_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_toml_file_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "crumb.toml").write_bytes(content)
     with pytest.raises(StartupError, match=r"crumb\.toml cannot be read"):
         load_settings()
@@ -100,20 +100,18 @@ def test_a_file_that_is_no_toml_is_an_error_with_its_name(tmp_path: Path, conten
         ({"max_body_bytes": 1}, "max_body_bytes"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_the_name_of_the_setting(
-    flags: dict[str, Any], says: str
-) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_the_setting(flags: dict[str, Any], says: str) -> None:
     with pytest.raises(StartupError, match=says):
         load_settings(**flags)
 
 
-def test_a_setting_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_reported(tmp_path: Path) -> None:
     (tmp_path / "crumb.toml").write_text("prot = 1\n")
     with pytest.raises(StartupError, match="prot"):
         load_settings()
 
 
-def test_what_is_wrong_is_all_named_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "crumb.toml").write_text('port = -1\nlog_level = "loud"\n')
     with pytest.raises(StartupError) as caught:
         load_settings()
@@ -132,7 +130,7 @@ def test_no_secret_shows_in_an_error_or_in_the_settings(monkeypatch: pytest.Monk
     assert "sixteen characters" not in repr(load_settings())
 
 
-def test_an_environment_variable_that_should_be_json_and_is_not_is_named(
+def test_an_environment_variable_with_invalid_json_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CRUMB_API_KEYS", "my-key")
@@ -152,17 +150,19 @@ def test_the_variables_of_the_client_commands_do_not_disturb_a_server(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org", ""])
-def test_an_address_that_others_can_reach_is_refused_without_a_key(host: str) -> None:
+def test_a_public_address_is_refused_without_an_api_key(host: str) -> None:
     with pytest.raises(StartupError, match="CRUMB_API_KEYS"):
         load_settings(host=host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_this_machine_needs_no_key(host: str) -> None:
+def test_a_loopback_address_needs_no_api_key(host: str) -> None:
     assert load_settings(host=host).development_mode
 
 
-def test_with_a_key_any_address_is_fine_and_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_an_api_key_any_address_is_accepted_and_access_needs_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CRUMB_API_KEYS", KEYS)
     settings = load_settings(host="0.0.0.0")
     assert not settings.development_mode
@@ -172,11 +172,11 @@ def test_with_a_key_any_address_is_fine_and_nothing_is_open(monkeypatch: pytest.
 # The example
 
 
-def test_the_example_can_be_used_as_it_is_and_holds_the_defaults() -> None:
+def test_the_example_file_is_valid_and_contains_the_defaults() -> None:
     assert load_settings(config=EXAMPLE) == Settings()
 
 
-def test_the_example_names_every_setting() -> None:
+def test_the_example_file_lists_every_setting() -> None:
     text = EXAMPLE.read_text("utf-8")
     missing = [
         name
@@ -186,7 +186,7 @@ def test_the_example_names_every_setting() -> None:
     assert missing == []
 
 
-def test_what_the_example_has_in_comments_can_be_used_too() -> None:
+def test_the_commented_settings_of_the_example_are_valid() -> None:
     live = re.sub(r"^# (?=\[|\w+ = )", "", EXAMPLE.read_text("utf-8"), flags=re.MULTILINE)
     settings = Settings(**tomllib.loads(live))
     assert len(settings.api_keys) == 1 and settings.lanes == 16 and settings.redis

@@ -49,7 +49,7 @@ def test_no_two_names_share_a_key(parts: list[tuple[object, ...]]) -> None:
 
 
 @given(spelled)
-def test_a_key_lies_in_the_slot_of_its_lane_whatever_its_name_holds(parts: tuple[object, ...]) -> None:
+def test_a_key_is_in_the_slot_of_its_lane_for_any_name(parts: tuple[object, ...]) -> None:
     lane = parts[1] if len(parts) > 1 and isinstance(parts[1], int) else 0
     assert key_slot(spell(parts)) == key_slot(KEYS.prefix(lane))
 
@@ -59,7 +59,7 @@ def test_a_session_of_the_longest_name_has_a_key() -> None:
     assert KEYS.by_session(0, OWNERS[0], longest, "s").endswith(longest.encode() + b"s")
 
 
-def test_lanes_have_prefixes_of_their_own() -> None:
+def test_each_lane_has_its_own_prefix() -> None:
     many = Keys("bc", 4096)
     prefixes = {many.prefix(lane) for lane in range(4096)}
     assert len(prefixes) == 4096

@@ -46,7 +46,7 @@ places = st.builds(SortKey, st.integers(0, 5), st.integers(0, 30).map(lambda num
     step=st.integers(1, 9),
     piece=st.integers(1, 9),
 )
-def test_a_merge_gives_every_place_once_and_in_order(
+def test_a_merge_returns_every_entry_once_and_in_order(
     indexes: list[list[SortKey]], descending: bool, step: int, piece: int
 ) -> None:
     shelf = Shelf(indexes, descending)
@@ -70,7 +70,7 @@ def test_a_merge_gives_every_place_once_and_in_order(
     limit=st.integers(1, 5),
     piece=st.integers(1, 9),
 )
-def test_a_merge_that_starts_anew_at_every_page_gives_the_same(
+def test_a_merge_that_restarts_at_every_page_returns_the_same(
     indexes: list[list[SortKey]], descending: bool, limit: int, piece: int
 ) -> None:
     shelf = Shelf(indexes, descending)
@@ -90,7 +90,7 @@ def test_a_merge_that_starts_anew_at_every_page_gives_the_same(
     assert asyncio.run(paged()) == expected
 
 
-def test_a_page_of_many_indexes_is_read_in_one_go() -> None:
+def test_a_page_of_many_indexes_is_read_in_one_batch() -> None:
     indexes = [
         [SortKey(n * 16 + lane, b"%016d" % (n * 16 + lane)) for n in range(1000)] for lane in range(16)
     ]
@@ -105,7 +105,7 @@ def test_a_page_of_many_indexes_is_read_in_one_go() -> None:
 
 
 @given(place=places)
-def test_a_cursor_is_opened_by_who_signed_it(place: SortKey) -> None:
+def test_a_cursor_is_accepted_with_the_key_that_signed_it(place: SortKey) -> None:
     query = Query(schema_name="a", all_tags=("b",))
     cursor = sign_cursor(SECRET, OWNER, query, place)
     assert open_cursor(SECRET, OWNER, replace(query, cursor=cursor)) == place
@@ -126,7 +126,7 @@ def test_a_cursor_is_opened_by_who_signed_it(place: SortKey) -> None:
 
 
 @given(place=places, position=st.integers(0, 53), letter=st.characters())
-def test_a_cursor_with_any_other_letter_is_refused(place: SortKey, position: int, letter: str) -> None:
+def test_a_cursor_with_a_changed_character_is_refused(place: SortKey, position: int, letter: str) -> None:
     cursor = sign_cursor(SECRET, OWNER, Query(), place)
     touched = cursor[:position] + letter + cursor[position + 1 :]
     if touched != cursor:
@@ -135,7 +135,7 @@ def test_a_cursor_with_any_other_letter_is_refused(place: SortKey, position: int
 
 
 @given(st.text())
-def test_text_is_no_cursor(text: str) -> None:
+def test_arbitrary_text_is_refused_as_a_cursor(text: str) -> None:
     with pytest.raises(InvalidCursor):
         open_cursor(SECRET, OWNER, Query(cursor=text))
 
@@ -144,14 +144,14 @@ def test_no_cursor_starts_at_the_beginning() -> None:
     assert open_cursor(SECRET, OWNER, Query()) is None
 
 
-def test_sessions_are_demanded_by_id_and_by_tag() -> None:
+def test_sessions_are_selected_by_id_and_by_tag() -> None:
     assert Query().sessions == set()
     assert Query(session_id="a", all_tags=("session:a", "x")).sessions == {"a"}
     assert Query(session_id="a", all_tags=("session:b", "session:c")).sessions == {"a", "b", "c"}
     assert Query(any_tags=("session:a",)).sessions == set(), "one of several is no demand"
 
 
-def test_the_order_is_newest_first_and_by_update_where_changes_are_asked_for() -> None:
+def test_the_order_is_newest_first_and_by_update_for_updated_since() -> None:
     assert Query().order == "-created_at"
     assert Query(updated_since=1).order == "-updated_at"
     assert Query(updated_since=1, sort="created_at").order == "created_at"
@@ -167,7 +167,7 @@ def test_the_order_is_newest_first_and_by_update_where_changes_are_asked_for() -
         (Query(offset=1, cursor="x"), "cursor"),
     ],
 )
-def test_a_page_that_cannot_be_is_refused(query: Query, where: str) -> None:
+def test_an_invalid_page_size_is_refused(query: Query, where: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         query.check()
     assert refused.value.complaints[0].where == where

@@ -63,7 +63,7 @@ def creation(session: str | None = "s", version: SessionVersion = None) -> Creat
     return Creation(0, OWNER, ID, new, build_content(new), None, session_version=version)
 
 
-def test_a_new_breadcrumb_comes_back_as_it_was_written() -> None:
+def test_a_created_breadcrumb_is_part_of_the_result() -> None:
     made = creation()
     written = decode_create([0, b"1", b"5", b"5", b"7"], made)
     assert (written.id, written.version, written.created, written.session_version) == (ID, 1, 5, 7)
@@ -72,7 +72,7 @@ def test_a_new_breadcrumb_comes_back_as_it_was_written() -> None:
     assert written.breadcrumb.json == made.content.json
 
 
-def test_a_breadcrumb_that_was_not_written_does_not_come_back() -> None:
+def test_a_breadcrumb_that_was_not_written_is_not_part_of_the_result() -> None:
     replayed = decode_create([CreateReply.REPLAYED, b"1", b"5", b"5", OTHER_ID.bytes], creation())
     assert replayed.replayed and replayed.id == OTHER_ID and replayed.breadcrumb is None
     own = decode_create([CreateReply.REPLAYED, b"1", b"5", b"5", ID.bytes], creation())
@@ -94,7 +94,7 @@ def test_a_breadcrumb_that_was_not_written_does_not_come_back() -> None:
         ([99], creation(), StoreError),
     ],
 )
-def test_each_refusal_of_a_create_is_an_error_of_its_own(
+def test_each_refusal_of_a_create_raises_its_own_error(
     reply: Reply, made: Creation, error: type[BreadcrumbsError]
 ) -> None:
     with pytest.raises(error) as caught:
@@ -102,7 +102,7 @@ def test_each_refusal_of_a_create_is_an_error_of_its_own(
     assert type(caught.value) is error
 
 
-def test_the_deletion_of_a_session_is_named_by_its_time() -> None:
+def test_the_deletion_of_a_session_is_identified_by_its_time() -> None:
     assert decode_close([CloseReply.CLOSED, b"4", b"123"], "s", None) == 123
     with pytest.raises(VersionMismatch):
         decode_close([CloseReply.VERSION_CONFLICT, b"4"], "s", 3)

@@ -31,7 +31,7 @@ def matching(path: str, op: str = "eq", value: Any = 1) -> Selector:
     return parse_selector({"context_match": [{"path": path, "op": op, "value": value}]})
 
 
-def test_a_path_is_compiled_when_the_selector_is_read_and_never_again(
+def test_a_path_is_compiled_once_when_the_selector_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     selector = matching("$..deep")
@@ -71,7 +71,7 @@ def test_an_undecided_condition_can_be_decided_by_a_stream_with_more_budget() ->
     assert evaluation.decide(WHOLE, condition, SearchBudget()) is True
 
 
-def test_one_false_condition_decides_whatever_else_is_undecided() -> None:
+def test_one_false_condition_decides_among_undecided_ones() -> None:
     selector = parse_selector(
         {
             "context_match": [
@@ -149,7 +149,7 @@ async def test_evaluations_leave_most_of_the_time_to_others() -> None:
     assert sorted(waited)[len(waited) // 2] < 0.02
 
 
-async def test_a_token_with_much_to_evaluate_does_not_keep_another_from_its_turn() -> None:
+async def test_a_token_with_many_evaluations_does_not_delay_another() -> None:
     pacer, order = Pacer(), list[str]()
 
     async def evaluate(token: str) -> None:

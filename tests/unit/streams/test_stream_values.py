@@ -67,7 +67,7 @@ def test_a_frame_is_kept_no_longer_than_its_value() -> None:
 
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES + 1])
-def test_a_subscriber_gets_only_what_it_may_read(size: int) -> None:
+def test_a_subscriber_receives_only_readable_values(size: int) -> None:
     outgoing, renderer = OutgoingEvent(EVENT, crumb("x" * size, sensitivity="secret")), Renderer()
     curators, readers = (
         outgoing.view_for(StreamFilter(principal, [], []), HERE) for principal in (CURATOR, READER)

@@ -1,4 +1,4 @@
-"""What holds for an owner is read once for all who ask, again after a moment, and at once after a change."""
+"""The cache per owner: concurrent misses share one read, values expire, and changes invalidate them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source:
         return number
 
 
-async def test_it_is_read_once_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_value_is_read_once_within_its_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source()
     cache = OwnerCache(source.load)
     assert cache.get_stale(ALICE) is None
@@ -41,7 +41,7 @@ async def test_it_is_read_once_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> 
     assert await cache.get(ALICE) == 3
 
 
-async def test_who_asks_at_the_same_time_shares_a_reading_that_nobody_can_take_away() -> None:
+async def test_concurrent_misses_share_one_read_that_cancellation_does_not_stop() -> None:
     source = Source()
     cache = OwnerCache(source.load)
     source.open.clear()
@@ -54,7 +54,7 @@ async def test_who_asks_at_the_same_time_shares_a_reading_that_nobody_can_take_a
     assert first.cancelled() and cache.get_stale(ALICE) == 1
 
 
-async def test_what_was_being_read_when_it_changed_is_not_remembered() -> None:
+async def test_a_read_that_was_in_flight_during_a_change_is_not_cached() -> None:
     source = Source()
     cache = OwnerCache(source.load)
     source.open.clear()
@@ -68,7 +68,7 @@ async def test_what_was_being_read_when_it_changed_is_not_remembered() -> None:
     assert await cache.get(ALICE) == 2 and len(source.loads) == 2
 
 
-async def test_a_reading_that_failed_is_told_to_all_who_waited_and_tried_again_by_the_next() -> None:
+async def test_a_failed_read_is_raised_to_all_waiters_and_repeated_by_the_next() -> None:
     source = Source()
     cache = OwnerCache(source.load)
     source.problem = OSError("away")
@@ -78,7 +78,7 @@ async def test_a_reading_that_failed_is_told_to_all_who_waited_and_tried_again_b
     assert await cache.get(ALICE) == 2
 
 
-async def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._MAX_OWNERS", 10)
     cache = OwnerCache(Source().load)
     for number in range(100):

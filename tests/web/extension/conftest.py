@@ -1,4 +1,4 @@
-"""The extension in a Chromium of its own, and the servers that it talks to."""
+"""Fixtures for tests of the extension: a Chromium with the extension, and servers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.client.support import CrumbUp
 from tests.support.model_server import ModelServer, Scenario
 from tests.web.extension_support import Blackboard, Chrome, chrome_with_extension
 
-# Slow enough to see an answer being made, fast enough to wait for.
-SLOWLY = '{"offline_delay": 0.03}'
-MOST_BYTES = 50_000
+# Slow enough to observe a streamed answer, fast enough for a test.
+SLOW_MODEL = '{"offline_delay": 0.03}'
+MAX_BODY_BYTES = 50_000
 
 
 @pytest.fixture(scope="package")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrumbUp]:
     folder = tmp_path_factory.mktemp("extension-up")
-    with CrumbUp(folder, CRUMB_MODELS=SLOWLY, CRUMB_MAX_BODY_BYTES=str(MOST_BYTES)) as running:
+    with CrumbUp(folder, CRUMB_MODELS=SLOW_MODEL, CRUMB_MAX_BODY_BYTES=str(MAX_BODY_BYTES)) as running:
         yield running
 
 
@@ -33,14 +33,14 @@ async def installed(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 async def chrome(installed: Chrome, up: CrumbUp) -> AsyncIterator[Chrome]:
-    """With the address of the server in its options. Nothing may go wrong in its pages."""
-    await installed.forget()
+    """Chromium with the server in the options of the extension. An error in a page fails the test."""
+    await installed.reset()
     await installed.configure(up.url)
-    installed.complaints.clear()
+    installed.errors.clear()
     yield installed
     for page in installed.context.pages[1:]:
         await page.close()
-    assert installed.complaints == []
+    assert installed.errors == []
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def board(up: CrumbUp) -> Iterator[Blackboard]:
 
 @pytest.fixture
 def session() -> str:
-    """Of this test alone."""
+    """Session id that only this test uses."""
     return f"s-{uuid4()}"
 
 
@@ -60,7 +60,7 @@ KEY = "an-api-key-that-is-long-enough"
 
 @dataclass
 class Guarded:
-    """A server that lets in who has the key, with a model that does what a test wants."""
+    """A server that requires an API key, with a model that a test controls."""
 
     up: CrumbUp
     model: Scenario

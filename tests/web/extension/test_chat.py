@@ -1,4 +1,4 @@
-"""The chat extension in a real Chromium, against a real `crumb up`: a conversation, and its sessions."""
+"""Conversations and sessions in the chat extension, in a real Chromium with a real `crumb up`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 from playwright.async_api import Request, Route, expect
 
 from tests.client.support import CrumbUp
-from tests.web.extension_support import Blackboard, Chrome, answers, connected, say
+from tests.web.extension_support import Blackboard, Chrome, answers, expect_connected, say
 
-# --- A conversation --------------------------------------------------------------------------------------
+# --- Conversations ---------------------------------------------------------------------------------------
 
 
-async def test_from_the_options_to_an_answer_that_is_still_there_after_a_reload(
+async def test_a_configured_extension_gets_an_answer_that_survives_a_reload(
     chrome: Chrome, up: CrumbUp, board: Blackboard, session: str
 ) -> None:
     await chrome.configure("http://127.0.0.1:9")
     options = await chrome.page("options.html")
     await options.get_by_label("Server address").fill(f" {up.url.removeprefix('http://')}/ ")
-    await options.get_by_role("button", name="Test the connection").click()
-    await expect(options.locator("#result")).to_contain_text("It works")
+    await options.get_by_role("button", name="Test connection").click()
+    await expect(options.locator("#result")).to_contain_text("Connected to Breadcrumbs")
     await options.get_by_role("button", name="Save").click()
     await expect(options.locator("#result")).to_have_text("Saved.")
     assert await options.get_by_label("Server address").input_value() == up.url
@@ -45,7 +45,7 @@ async def test_from_the_options_to_an_answer_that_is_still_there_after_a_reload(
     await expect(panel.locator("#session-name")).to_have_text("Hello from the panel")
 
 
-async def test_two_panels_with_two_sessions_stay_apart(chrome: Chrome, session: str) -> None:
+async def test_two_panels_with_two_sessions_stay_isolated(chrome: Chrome, session: str) -> None:
     first, second = await chrome.panel(f"{session}-1"), await chrome.panel(f"{session}-2")
     await say(first, "I like apples")
     await say(second, "I like pears")
@@ -60,16 +60,14 @@ async def test_two_panels_with_two_sessions_stay_apart(chrome: Chrome, session: 
         await expect(panel.locator("#entries")).not_to_contain_text(other)
 
 
-async def test_an_answer_is_seen_while_it_is_made_and_the_next_message_waits_for_its_turn(
-    chrome: Chrome, session: str
-) -> None:
+async def test_an_answer_is_streamed_and_the_next_message_waits(chrome: Chrome, session: str) -> None:
     panel = await chrome.panel(session)
     await say(panel, "say: " + "word " * 55 + "end")
     draft = panel.locator(".draft")
     await expect(draft).to_contain_text("word")
     assert "end" not in await draft.inner_text()
     await say(panel, "say: short")
-    await expect(panel.locator(".user").nth(1)).to_contain_text("Waits for its turn")
+    await expect(panel.locator(".user").nth(1)).to_contain_text("Queued")
     await expect(answers(panel)).to_have_count(2)
     await expect(draft).to_have_count(0)
     assert [(await answers(panel).nth(n).inner_text()).split()[-1] for n in (0, 1)] == ["end", "short"]
@@ -81,12 +79,12 @@ async def test_an_answer_can_be_stopped(chrome: Chrome, session: str) -> None:
     await say(panel, "say: " + "word " * 400)
     await expect(panel.locator(".draft")).to_contain_text("word")
     await panel.get_by_role("button", name="Stop").click()
-    await expect(panel.locator("#entries")).to_contain_text("The answer was stopped")
+    await expect(panel.locator("#entries")).to_contain_text("Answer stopped")
     await expect(answers(panel)).to_have_count(0)
     await expect(panel.get_by_role("button", name="Stop")).to_be_hidden()
 
 
-async def test_an_escape_that_belongs_to_an_input_method_stops_nothing(
+async def test_an_escape_key_of_an_input_method_does_not_stop_the_answer(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
     panel = await chrome.panel(session)
@@ -100,7 +98,7 @@ async def test_an_escape_that_belongs_to_an_input_method_stops_nothing(
     assert board.crumbs(session, "agent.cancel.v1") == []
 
 
-async def test_what_the_browser_cannot_keep_stays_where_it_was_written(chrome: Chrome, session: str) -> None:
+async def test_a_message_that_cannot_be_stored_stays_in_the_text_field(chrome: Chrome, session: str) -> None:
     panel = await chrome.panel(session)
     await panel.evaluate(
         "() => { chrome.storage.local.set = async () => { throw new Error('quota exceeded') }; }"
@@ -110,7 +108,7 @@ async def test_what_the_browser_cannot_keep_stays_where_it_was_written(chrome: C
     await expect(panel.locator("#text")).to_have_value("a long text")
 
 
-async def test_a_clock_that_is_wrong_makes_no_message_look_unanswered(
+async def test_a_wrong_client_clock_does_not_make_a_message_look_unanswered(
     chrome: Chrome, tmp_path_factory: pytest.TempPathFactory, session: str
 ) -> None:
     folder = tmp_path_factory.mktemp("extension-clock")
@@ -121,8 +119,8 @@ async def test_a_clock_that_is_wrong_makes_no_message_look_unanswered(
         panel = await chrome.context.new_page()
         await panel.add_init_script("const right = Date.now; Date.now = () => right() + 30 * 60_000;")
         await panel.goto(chrome.url(f"panel.html#session={session}"))
-        await connected(panel)
-        await panel.wait_for_timeout(2_500)  # the server has said what time it is
+        await expect_connected(panel)
+        await panel.wait_for_timeout(2_500)  # a ping with the server's time has arrived
         await say(panel, "Hello")
         await expect(panel.locator(".user .words")).to_have_text("Hello")
         await expect(panel.get_by_role("button", name="Stop")).to_be_visible()
@@ -130,9 +128,7 @@ async def test_a_clock_that_is_wrong_makes_no_message_look_unanswered(
         await panel.close()
 
 
-async def test_a_tool_call_is_folded_and_shows_what_was_asked_and_answered(
-    chrome: Chrome, session: str
-) -> None:
+async def test_a_tool_call_is_folded_and_shows_its_input_and_result(chrome: Chrome, session: str) -> None:
     panel = await chrome.panel(session)
     await say(panel, "what is 6*7?")
     await expect(answers(panel)).to_contain_text("42")
@@ -144,7 +140,7 @@ async def test_a_tool_call_is_folded_and_shows_what_was_asked_and_answered(
     await expect(call.locator("pre")).to_contain_text("42")
 
 
-async def test_what_others_do_in_the_session_is_shown_changed_and_taken_out(
+async def test_breadcrumbs_of_others_are_added_changed_and_removed_live(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
     panel = await chrome.panel(session)
@@ -160,7 +156,7 @@ async def test_what_others_do_in_the_session_is_shown_changed_and_taken_out(
 
 
 @pytest.mark.parametrize("server", ["of today", "without GET /sessions"])
-async def test_sessions_are_listed_found_switched_and_begun_with_the_keyboard_alone(
+async def test_sessions_can_be_listed_searched_switched_and_begun_by_keyboard(
     chrome: Chrome, board: Blackboard, session: str, server: str
 ) -> None:
     word = uuid4().hex
@@ -176,14 +172,14 @@ async def test_sessions_are_listed_found_switched_and_begun_with_the_keyboard_al
         if server == "of today":
             await route.continue_()
         else:
-            await route.fulfill(status=404, json={"title": "There is no such thing", "status": 404})
+            await route.fulfill(status=404, json={"title": "Not found", "status": 404})
 
     await panel.route("**/sessions?*", answer)
-    await connected(panel)
+    await expect_connected(panel)
     await panel.keyboard.press("Alt+s")
     items = panel.locator(".session-item").filter(has_text=word)
     await expect(items).to_have_count(2)
-    assert asked, "the list of sessions comes from GET /sessions where there is one"
+    assert asked, "the panel did not request GET /sessions"
     await panel.keyboard.type(f"{word} 1")
     await expect(panel.locator(".session-item")).to_have_count(1)
     await panel.keyboard.press("ArrowDown")
@@ -200,7 +196,7 @@ async def test_sessions_are_listed_found_switched_and_begun_with_the_keyboard_al
     assert board.said(f"{session}-1") == [f"{word} 1"]
 
 
-async def test_earlier_messages_come_when_they_are_asked_for_and_none_is_left_out(
+async def test_earlier_messages_are_loaded_on_request_without_gaps(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
     for number in range(130):

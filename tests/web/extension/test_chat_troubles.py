@@ -1,17 +1,25 @@
-"""The chat extension when servers break, refuse or want a token."""
+"""The chat extension with servers that fail, refuse requests or require a token."""
 
 from __future__ import annotations
 
 from playwright.async_api import expect
 
 from tests.client.support import CrumbUp, Line
-from tests.web.extension.conftest import KEY, MOST_BYTES, Guarded
-from tests.web.extension_support import Blackboard, Chrome, all_confirmed, answers, connected, kill, say
+from tests.web.extension.conftest import KEY, MAX_BODY_BYTES, Guarded
+from tests.web.extension_support import (
+    Blackboard,
+    Chrome,
+    answers,
+    expect_connected,
+    kill,
+    say,
+    wait_until_confirmed,
+)
 
-# --- What breaks -----------------------------------------------------------------------------------------
+# --- Failures --------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_killed_and_started_again_loses_and_doubles_nothing(
+async def test_a_killed_and_restarted_server_loses_and_duplicates_no_message(
     chrome: Chrome, up: CrumbUp, board: Blackboard, session: str
 ) -> None:
     panel = await chrome.panel(session)
@@ -19,13 +27,13 @@ async def test_a_server_that_is_killed_and_started_again_loses_and_doubles_nothi
     await expect(answers(panel)).to_have_count(1)
 
     kill(up)
-    await expect(panel.locator("#connection")).to_contain_text("Trying again")
+    await expect(panel.locator("#connection")).to_contain_text("Retrying …")
     await say(panel, "While it was away")
     await say(panel, "And one more")
     waiting = panel.locator(".waiting")
     await expect(waiting).to_have_count(2)
-    await expect(waiting.first).to_contain_text("Waits for the connection")
-    await panel.close()  # what is not sent yet does not live in the panel
+    await expect(waiting.first).to_contain_text("Waiting for connection")
+    await panel.close()  # unsent messages are stored outside of the panel
 
     up.start()
     board.post(session, "agent.response.v1", message="Said by somebody else meanwhile")
@@ -34,18 +42,18 @@ async def test_a_server_that_is_killed_and_started_again_loses_and_doubles_nothi
     await expect(answers(panel).filter(has_text='You wrote: "While it was away"')).to_have_count(1)
     await expect(answers(panel).filter(has_text='You wrote: "And one more"')).to_have_count(1)
     await expect(panel.locator("#connection")).to_be_hidden()
-    await all_confirmed(panel)
+    await wait_until_confirmed(panel)
     await expect(panel.locator(".user")).to_have_count(3)
     assert board.said(session) == ["Before the crash", "While it was away", "And one more"]
 
 
-async def test_an_open_panel_comes_back_by_itself_and_shows_what_it_missed(
+async def test_an_open_panel_reconnects_and_shows_missed_messages(
     chrome: Chrome, up: CrumbUp, board: Blackboard, session: str
 ) -> None:
     with Line(up.url) as line:
         await chrome.configure(line.url)
         panel = await chrome.panel(session)
-        await expect(panel.locator("#empty")).to_be_visible()  # what was there before is loaded
+        await expect(panel.locator("#empty")).to_be_visible()  # the history is loaded
         listed: list[str] = []
         panel.on(
             "request", lambda request: listed.append(request.url) if "/breadcrumbs?" in request.url else None
@@ -54,13 +62,13 @@ async def test_an_open_panel_comes_back_by_itself_and_shows_what_it_missed(
             line.cut()
             board.post(session, "agent.response.v1", message=f"Missed {number}.")
         await expect(answers(panel)).to_have_count(5)
-        await connected(panel)
+        await expect_connected(panel)
         shown = await answers(panel).locator(".rich").all_inner_texts()
         assert shown == [f"Missed {number}." for number in range(5)]
-        assert listed == [], "the stream goes on where it was: nothing has to be listed again"
+        assert listed == [], "the stream must resume without listing breadcrumbs again"
 
 
-async def test_a_message_whose_confirmation_got_lost_is_stored_and_shown_once(
+async def test_a_message_with_a_lost_confirmation_is_stored_and_shown_once(
     chrome: Chrome, up: CrumbUp, board: Blackboard, session: str
 ) -> None:
     with Line(up.url) as line:
@@ -69,17 +77,17 @@ async def test_a_message_whose_confirmation_got_lost_is_stored_and_shown_once(
         line.answers_to_lose = 2
         await say(panel, "say: only once")
         await expect(answers(panel).locator(".rich")).to_have_text("only once")
-        await all_confirmed(panel)
+        await wait_until_confirmed(panel)
         assert len(line.lost) == 2
         await expect(panel.locator(".user")).to_have_count(1)
         assert board.said(session) == ["say: only once"]
 
 
-async def test_a_message_that_the_server_refuses_says_why_and_comes_back_to_be_changed(
+async def test_a_refused_message_shows_the_reason_and_can_be_edited(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
     panel = await chrome.panel(session)
-    await say(panel, "long " * (MOST_BYTES // 5))
+    await say(panel, "long " * (MAX_BODY_BYTES // 5))
     failed = panel.locator(".failed")
     await expect(failed.locator(".entry-note")).to_contain_text("bytes")
     await say(panel, "say: not held up")
@@ -90,7 +98,7 @@ async def test_a_message_that_the_server_refuses_says_why_and_comes_back_to_be_c
     assert board.said(session) == ["say: not held up"]
 
 
-async def test_an_error_is_shown_with_its_reason_and_its_message_is_answered_on_request(
+async def test_an_error_shows_its_reason_and_a_retry_answers_the_message(
     chrome: Chrome, guarded: Guarded, session: str
 ) -> None:
     guarded.model.behaviour = "failing"
@@ -100,9 +108,9 @@ async def test_an_error_is_shown_with_its_reason_and_its_message_is_answered_on_
     error = panel.locator(".error")
     await expect(error).to_contain_text("The server had an error")
     guarded.model.behaviour = "normal"
-    await error.get_by_role("button", name="Try again").click()
+    await error.get_by_role("button", name="Retry").click()
     await expect(answers(panel).locator(".rich")).to_have_text("You asked: Can you hear me?")
-    await expect(error.get_by_role("button", name="Try again")).to_have_count(0)
+    await expect(error.get_by_role("button", name="Retry")).to_have_count(0)
     await expect(panel.locator(".thinking")).to_have_count(0)
     await expect(panel.locator(".user")).to_have_count(1)
 
@@ -110,20 +118,20 @@ async def test_an_error_is_shown_with_its_reason_and_its_message_is_answered_on_
 # --- Tokens ----------------------------------------------------------------------------------------------
 
 
-async def test_a_token_travels_in_a_header_and_one_for_a_session_shows_that_session_only(
+async def test_a_session_token_is_sent_in_a_header_and_shows_only_its_session(
     chrome: Chrome, guarded: Guarded, session: str
 ) -> None:
     guarded.model.behaviour = "normal"
     options = await chrome.page("options.html")
     await options.get_by_label("Server address").fill(guarded.up.url)
-    await options.get_by_role("button", name="Test the connection").click()
-    await expect(options.locator("#result")).to_contain_text("does not let you in")
+    await options.get_by_role("button", name="Test connection").click()
+    await expect(options.locator("#result")).to_contain_text("access was denied")
 
     with Blackboard(guarded.up.url, **{"x-api-key": KEY}) as board:
         token = board.client.post("/auth/token", json={"session_id": session}).json()["token"]
         await options.get_by_label("Token or API key").fill(f"Bearer {token}")
-        await options.get_by_role("button", name="Test the connection").click()
-        await expect(options.locator("#result")).to_contain_text(f"good for the session {session} only")
+        await options.get_by_role("button", name="Test connection").click()
+        await expect(options.locator("#result")).to_contain_text(f"limited to session {session}")
         await options.get_by_role("button", name="Save").click()
         await expect(options.locator("#result")).to_have_text("Saved.")
 
@@ -131,7 +139,7 @@ async def test_a_token_travels_in_a_header_and_one_for_a_session_shows_that_sess
         addresses: list[str] = []
         panel.on("request", lambda request: addresses.append(request.url))
         await panel.reload()
-        await connected(panel)
+        await expect_connected(panel)
         await expect(panel.get_by_role("button", name="New chat", exact=True)).to_be_hidden()
         await say(panel, "Am I in?")
         await expect(answers(panel).locator(".rich")).to_have_text("You asked: Am I in?")
@@ -140,32 +148,32 @@ async def test_a_token_travels_in_a_header_and_one_for_a_session_shows_that_sess
     assert not [address for address in addresses if token in address]
 
 
-async def test_what_was_written_for_one_server_does_not_go_to_another_by_itself(
+async def test_a_message_for_one_server_is_not_sent_to_another_automatically(
     chrome: Chrome, up: CrumbUp, board: Blackboard, session: str
 ) -> None:
     await chrome.configure("http://127.0.0.1:9")
     panel = await chrome.page(f"panel.html#session={session}")
-    await expect(panel.locator("#connection")).to_contain_text("No server answers")
+    await expect(panel.locator("#connection")).to_contain_text("Cannot connect to")
     await say(panel, "say: for your eyes only")
     await expect(panel.locator(".waiting")).to_have_count(1)
     await chrome.configure(up.url)
-    await connected(panel)
+    await expect_connected(panel)
     await expect(panel.locator(".failed")).to_contain_text("Written for another server or token")
     assert board.said(session) == []
-    await panel.get_by_role("button", name="Send again").click()
+    await panel.get_by_role("button", name="Retry", exact=True).click()
     await expect(answers(panel).locator(".rich")).to_have_text("for your eyes only")
 
 
-async def test_the_options_say_what_is_wrong_with_an_address(chrome: Chrome) -> None:
+async def test_the_options_page_explains_an_invalid_address(chrome: Chrome) -> None:
     options = await chrome.page("options.html")
     for typed, complaint in (
-        ("ftp://example.org", "begins with http"),
+        ("ftp://example.org", "must start with http"),
         ("http://", "is not an address"),
-        ("http://me:secret@127.0.0.1:8081", "Leave the name and the password out"),
-        ("http://127.0.0.1:9", "No server answers"),
+        ("http://me:secret@127.0.0.1:8081", "must not contain a user name or password"),
+        ("http://127.0.0.1:9", "Cannot connect to"),
     ):
         await options.get_by_label("Server address").fill(typed)
-        await options.get_by_role("button", name="Test the connection").click()
+        await options.get_by_role("button", name="Test connection").click()
         await expect(options.locator("#result")).to_contain_text(complaint)
     await options.get_by_label("Server address").fill("http://example.org")
     await options.get_by_label("Token or API key").fill("secret")

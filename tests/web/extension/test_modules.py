@@ -1,4 +1,4 @@
-"""The modules of the chat extension by themselves, in a blank page."""
+"""Unit tests of the modules of the chat extension, in a page of the extension."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MARKDOWN = [
 ]
 
 
-async def test_markdown_becomes_elements(blank: Page) -> None:
+async def test_markdown_is_rendered_as_elements(blank: Page) -> None:
     made = await blank.evaluate(
         """async sources => {
             const { markdown } = await import("/src/markdown.js");
@@ -70,7 +70,7 @@ async def test_markdown_becomes_elements(blank: Page) -> None:
     assert made == [shown for _, shown in MARKDOWN]
 
 
-async def test_text_made_to_be_slow_is_shown_quickly(blank: Page) -> None:
+async def test_pathological_markdown_is_rendered_quickly(blank: Page) -> None:
     took = await blank.evaluate(
         """async () => {
             const { markdown } = await import("/src/markdown.js");
@@ -86,7 +86,7 @@ async def test_text_made_to_be_slow_is_shown_quickly(blank: Page) -> None:
     assert took < 10_000
 
 
-async def test_pieces_of_an_answer_are_put_together_by_characters_and_a_lost_one_shows_no_nonsense(
+async def test_deltas_are_joined_by_character_offset_and_a_gap_is_ignored(
     blank: Page,
 ) -> None:
     texts = await blank.evaluate(
@@ -112,7 +112,7 @@ async def test_pieces_of_an_answer_are_put_together_by_characters_and_a_lost_one
     assert texts == ["🍞🍞 a", "🍞🍞 and b", "🍞🍞 and b", "🍞🍞!", "anew", ""]
 
 
-async def test_an_edit_that_comes_before_the_list_is_kept_for_it(blank: Page) -> None:
+async def test_an_edit_that_arrives_before_the_list_is_kept(blank: Page) -> None:
     shown = await blank.evaluate(
         """async () => {
             const { Conversation } = await import("/src/conversation.js");
@@ -132,9 +132,7 @@ async def test_an_edit_that_comes_before_the_list_is_kept_for_it(blank: Page) ->
 @pytest.mark.parametrize(
     "first", ["id: 7\n\n", 'id: 7\nevent: ping\ndata: {"type":"ping","ts":"2026-01-01T00:00:00Z"}\n\n']
 )
-async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where_that_is(
-    blank: Page, first: str
-) -> None:
+async def test_a_stream_resumes_from_the_last_id_of_any_frame(blank: Page, first: str) -> None:
     told: list[Any] = await blank.evaluate(
         """(first) => new Promise(async (resolve) => {
             const { Client, EventStream } = await import("/client/index.js");
@@ -157,7 +155,7 @@ async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where
     assert told == ["from now on", "fresh", "7", "9"]
 
 
-async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -> None:
+async def test_reconnects_to_a_server_that_hangs_up_are_delayed_more_and_more(blank: Page) -> None:
     times: list[float] = await blank.evaluate(
         """() => new Promise(async (resolve) => {
             const { Client, EventStream } = await import("/client/index.js");
@@ -176,7 +174,7 @@ async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -
     assert pauses[-1] > 2 * pauses[0], pauses
 
 
-async def test_events_are_read_however_they_are_cut(blank: Page) -> None:
+async def test_events_are_parsed_from_chunks_of_any_size(blank: Page) -> None:
     messages: list[list[Any]] = await blank.evaluate(
         """async () => {
             const { SseParser } = await import("/client/index.js");
@@ -194,7 +192,7 @@ async def test_events_are_read_however_they_are_cut(blank: Page) -> None:
     assert messages == [expected] * 5
 
 
-async def test_a_stream_that_another_store_refuses_starts_over_and_says_that_events_were_lost(
+async def test_a_stream_with_an_unknown_position_starts_over_and_reports_a_gap(
     blank: Page,
 ) -> None:
     told: list[Any] = await blank.evaluate(
@@ -224,7 +222,7 @@ async def test_a_stream_that_another_store_refuses_starts_over_and_says_that_eve
     assert told == [None, "fresh", "7", None, "gap", "resumed", "1"]
 
 
-async def test_a_stream_that_was_suspended_continues_where_it_was(blank: Page) -> None:
+async def test_a_suspended_stream_resumes_from_its_last_event(blank: Page) -> None:
     told: list[Any] = await blank.evaluate(
         """() => new Promise(async (resolve) => {
             const { Client, EventStream } = await import("/client/index.js");
@@ -247,7 +245,7 @@ async def test_a_stream_that_was_suspended_continues_where_it_was(blank: Page) -
     assert told == [None, "shown again", "7"]
 
 
-async def test_an_outbox_sends_in_order_repeats_what_is_temporary_and_marks_what_is_refused(
+async def test_an_outbox_sends_in_order_retries_and_marks_refused_entries(
     blank: Page,
 ) -> None:
     sent, left = await blank.evaluate(

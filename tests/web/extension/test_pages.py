@@ -1,4 +1,4 @@
-"""Pages that the chat extension attaches, and script in what others write."""
+"""Pages that the chat extension attaches, and script injection in foreign content."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from playwright.async_api import expect
 
 from breadcrumbs.runtime.settings.settings import OWN_EXTENSION
 from tests.web.extension_support import (
-    ELSEWHERE,
     EXTENSION,
+    FOREIGN_HOST,
     Blackboard,
     Chrome,
     answers,
-    json_in_readme,
+    readme_json,
     say,
     web_page,
 )
@@ -21,7 +21,7 @@ from tests.web.extension_support import (
 INJECTION = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 
-async def test_chrome_gives_the_extension_the_id_that_servers_allow_by_default(installed: Chrome) -> None:
+async def test_the_extension_has_the_id_that_servers_allow_by_default(installed: Chrome) -> None:
     assert installed.url("").rstrip("/") == OWN_EXTENSION
 
 
@@ -32,10 +32,10 @@ ARTICLE = f"""<!doctype html><title>On crumbs {INJECTION.replace("<", "&lt;")}</
 <input value="a typed secret"><p>{"long text " * 2000}</p>"""
 
 
-async def test_a_page_is_attached_once_chrome_was_asked_and_the_model_sees_it_as_the_readme_says(
+async def test_a_page_is_attached_after_a_click_and_reaches_the_model(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
-    source = json.loads(json_in_readme()[0])
+    source = json.loads(readme_json()[0])
     config = json.loads((EXTENSION.parent / "config" / "context-builder-config.json").read_text("utf-8"))
     del config["$schema"]
     config["sources"].append(source)
@@ -43,15 +43,15 @@ async def test_a_page_is_attached_once_chrome_was_asked_and_the_model_sees_it_as
     with web_page(ARTICLE) as port:
         panel = await chrome.panel(session)
         page = await chrome.context.new_page()
-        await page.goto(f"http://{ELSEWHERE}:{port}/article?page=1#part")
+        await page.goto(f"http://{FOREIGN_HOST}:{port}/article?page=1#part")
         await panel.get_by_role("button", name="Attach page").click()
-        await expect(panel.locator("#advice")).to_contain_text("click the Breadcrumbs icon")
+        await expect(panel.locator("#advice")).to_contain_text("Click the Breadcrumbs icon")
         assert board.crumbs(session, "page.content.v1") == []
 
         await chrome.click_icon(page)
         card = panel.locator(".page .page-card")
         await expect(card).to_contain_text("On crumbs <img")
-        await expect(card).to_contain_text("page attached · 8,000 characters, then cut off")
+        await expect(card).to_contain_text("page attached · 8,000 characters, truncated")
         await expect(panel.locator("#advice")).to_be_hidden()
         assert chrome.url("panel.html") in [
             address.partition("#")[0] for address in await chrome.open_documents()
@@ -59,11 +59,11 @@ async def test_a_page_is_attached_once_chrome_was_asked_and_the_model_sees_it_as
 
         [crumb] = board.crumbs(session, "page.content.v1")
         assert crumb["tags"] == ["page:content", "extension:chat", f"session:{session}"]
-        assert crumb["context"]["url"] == f"http://{ELSEWHERE}:{port}/article?page=1"
+        assert crumb["context"]["url"] == f"http://{FOREIGN_HOST}:{port}/article?page=1"
         assert crumb["context"]["text"].startswith("Crumbs lead home.")
         assert "hidden" not in crumb["context"]["text"] and "secret" not in crumb["context"]["text"]
         assert len(crumb["context"]["text"]) == 8000
-        documented = json.loads(json_in_readme()[1])
+        documented = json.loads(readme_json()[1])
         assert crumb["context"].keys() - {"session_id"} == documented["context"].keys()
 
         await say(panel, "What do you see?")
@@ -77,11 +77,11 @@ async def test_a_page_is_attached_once_chrome_was_asked_and_the_model_sees_it_as
     board.client.delete(f"/breadcrumbs/{config_id}").raise_for_status()
 
 
-async def test_what_is_selected_is_attached_alone(chrome: Chrome, board: Blackboard, session: str) -> None:
+async def test_only_the_selected_text_is_attached(chrome: Chrome, board: Blackboard, session: str) -> None:
     with web_page(ARTICLE) as port:
         panel = await chrome.panel(session)
         page = await chrome.context.new_page()
-        await page.goto(f"http://127.0.0.1:{port}/")  # of this machine: no click needed
+        await page.goto(f"http://127.0.0.1:{port}/")  # a local page: no click needed
         await page.locator("#first").select_text()
         await panel.keyboard.press("Alt+a")
         await expect(panel.locator(".page .page-card")).to_contain_text("selected text attached")
@@ -90,15 +90,19 @@ async def test_what_is_selected_is_attached_alone(chrome: Chrome, board: Blackbo
     assert crumb["context"]["selection"] is True and crumb["context"]["truncated"] is False
 
 
-async def test_a_page_that_no_extension_may_read_is_refused_in_words(chrome: Chrome, session: str) -> None:
+async def test_a_page_that_no_extension_can_read_is_refused_with_an_explanation(
+    chrome: Chrome, session: str
+) -> None:
     panel = await chrome.panel(session)
     page = await chrome.context.new_page()
     await page.goto("chrome://version")
     await panel.get_by_role("button", name="Attach page").click()
-    await expect(panel.locator("#advice")).to_contain_text("Chrome lets no extension read this page")
+    await expect(panel.locator("#advice")).to_contain_text(
+        "Chrome does not allow extensions to read this page"
+    )
 
 
-# --- What others write is text ---------------------------------------------------------------------------
+# --- Foreign content is text -----------------------------------------------------------------------------
 
 
 async def test_script_in_messages_answers_errors_tools_pages_and_names_is_shown_as_text(
@@ -144,7 +148,7 @@ async def test_script_in_messages_answers_errors_tools_pages_and_names_is_shown_
     assert await panel.evaluate("window.hacked") is None
 
 
-async def test_the_browser_itself_refuses_html_and_foreign_script_in_the_extension(
+async def test_the_browser_refuses_html_and_foreign_script_in_the_extension(
     chrome: Chrome, session: str
 ) -> None:
     panel = await chrome.panel(session)

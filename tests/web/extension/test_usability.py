@@ -1,4 +1,4 @@
-"""Everybody can use the chat extension."""
+"""Layout and accessibility of the chat extension."""
 
 from __future__ import annotations
 

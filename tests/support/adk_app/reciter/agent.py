@@ -1,7 +1,7 @@
-"""An ADK agent whose model needs no network: it answers with what it was shown.
+"""An ADK agent whose model needs no network: it answers with its prompt.
 
-`remember colour=blue` makes it use its tool, which changes the session's state (or, with `user:colour=…`, the
-user's). What it has in mind is part of its instruction, and of each answer. `wait 2` answers after two seconds.
+`remember colour=blue` makes it use its tool, which changes the state of the session (or of the user, with
+`user:colour=…`). The state is part of its instruction and of each answer. `wait 2` answers after two seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RecitingModel(BaseLlm):
 
 
 def _recited(request: LlmRequest) -> str:
-    """What users said, in its order; how many answers there were; what is in mind."""
+    """Return the texts of users in order, the number of answers, and the state."""
     parts = [(content.role, part.text) for content in request.contents for part in content.parts or ()]
     said = [text for role, text in parts if role == "user" and text]
     answers = sum(1 for role, text in parts if role == "model" and text)
