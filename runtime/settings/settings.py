@@ -22,6 +22,7 @@ from breadcrumbs.runtime.breadcrumb.ttl import Duration, Expiry
 from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.origins import check_origin
 from breadcrumbs.runtime.settings.rates import RateLimits
 from breadcrumbs.runtime.store.quotas import Quotas
 
@@ -161,6 +162,11 @@ class Settings(BaseSettings):
                 "use redis://host:6379/0, rediss:// for TLS, unix:///path, or redis+cluster://host:port"
             )
         return url
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _can_match(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_origin(origin) for origin in origins)
 
     @field_validator("allowed_extensions")
     @classmethod

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from pydantic import ValidationError
 
 from breadcrumbs.runtime.settings.settings import OWN_EXTENSION, Settings
@@ -168,6 +170,52 @@ async def test_an_origin_can_be_allowed(make_site: MakeSite) -> None:
     assert (await site.client.get("/health", headers={"Origin": "https://app.example"})).status_code == 200
     for origin in ("https://app.example:8443", "http://app.example", "https://app.example.evil.example"):
         assert (await site.client.get("/health", headers={"Origin": origin})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "right"),
+    [
+        ("https://app.example/chat", "https://app.example"),
+        ("app.example", "https://app.example"),
+        ("localhost:5173", "http://localhost:5173"),
+        ("https://*.app.example", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("https://me@app.example", "https://app.example"),
+        ("https://app.example?x", "https://app.example"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ("", "https://app.example"),
+    ],
+)
+def test_an_origin_that_can_never_match_is_refused_at_start_with_the_right_form(
+    origin: str, right: str
+) -> None:
+    with pytest.raises(ValidationError, match=f"can never match: .*; use {re.escape(right)} "):
+        Settings(allowed_origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "HTTP://localhost:5173", "https://[::1]:8443", "capacitor://localhost"]
+)
+def test_every_origin_that_a_browser_sends_can_be_allowed(origin: str) -> None:
+    assert Settings(allowed_origins=(origin,)).allowed_origins == (origin,)
+
+
+async def test_a_refused_origin_is_logged_once_with_the_setting_that_allows_it(make_site: MakeSite) -> None:
+    site = await make_site()
+    with structlog.testing.capture_logs() as logs:
+        for origin in ("https://app.example", OTHER_EXTENSION, "https://app.example", "https://a\x1b[31mb"):
+            await site.client.get("/health", headers={"Origin": origin})
+        for number in range(200):
+            await site.client.get("/health", headers={"Origin": f"https://{number}.example"})
+    found = [
+        (entry["origin"], entry["add_it_to_the_setting"])
+        for entry in logs
+        if entry["event"] == "origin refused"
+    ]
+    assert found[0] == ("https://app.example", "allowed_origins")
+    assert found[1] == (OTHER_EXTENSION, "allowed_extensions")
+    assert len(found) == len(set(found)) == 100
+    assert all(origin.isprintable() and len(origin) <= 200 for origin, _ in found)
 
 
 async def test_every_origin_can_be_allowed(make_site: MakeSite) -> None:

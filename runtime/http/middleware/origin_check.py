@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from breadcrumbs.runtime.http.api.problems import FOREIGN_ORIGIN, MISDIRECTED, problem
 from breadcrumbs.runtime.http.api.replies import Header, Reply
+from breadcrumbs.runtime.http.middleware.refused_origins import RefusedOrigins
 from breadcrumbs.runtime.settings.settings import Settings
 
 _EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]{1,64}")
@@ -61,6 +62,7 @@ class OriginCheck:
         # page under another name has no API key.
         reachable = bool(settings.api_keys) and not settings.on_loopback and not settings.allowed_hosts
         self._any_host = reachable or "*" in settings.allowed_hosts
+        self._refused = RefusedOrigins()
         self._is_known_host = lru_cache(maxsize=1024)(self._check_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +105,7 @@ class OriginCheck:
             return None, SECURITY_HEADERS
         text = origin.decode("latin-1")
         if not self._is_allowed_origin(text, host):
+            self._refused.add(text, _setting_for(text))
             return problem(FOREIGN_ORIGIN, _origin_advice(text)), SECURITY_HEADERS
         # The server uses no cookies, but RCRT's clients send requests with credentials.
         allowed = [
@@ -140,6 +143,10 @@ class OriginCheck:
             return False
         scheme = origin.partition("://")[0]
         return origin in self._extensions or f"{scheme}://*" in self._extensions
+
+
+def _setting_for(origin: str) -> str:
+    return "allowed_origins" if _EXTENSION.fullmatch(origin) is None else "allowed_extensions"
 
 
 def _origin_advice(origin: str) -> str:
