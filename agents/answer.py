@@ -119,7 +119,10 @@ def answer_breadcrumb(
     tags = [tag for tag in dict.fromkeys(tags) if tag not in infrastructure]
     tags = [*tags[: MAX_TAGS - len(copied)], *copied]
     context = {key: value for key, value in answer.context.items() if key not in RUNTIME_KEYS}
-    context |= {"message": answer.text, "content": answer.text, **runtime_fields}
+    if not context or find_text(context) is not None:
+        # The text of any other context is its JSON, which readers derive: storing it would double the answer.
+        context |= {"message": answer.text, "content": answer.text}
+    context |= runtime_fields
     if foreign:
         context["dropped_tags"] = foreign
     schema_name, dropped = _schema_names(answer, agent)

@@ -1,14 +1,18 @@
 // Helpers for text and times.
 
 const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
+const RUNTIME_KEYS = new Set([
+  "session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers", "adk", "state_delta",
+]);
 
 /**
- * Return the text of a context, or the whole context as JSON if it has no text.
+ * Return the text of a context, or its JSON without the keys of the runtime if it has no text.
  * @param {Record<string, any>} context
  */
 export function plainText(context) {
   for (const key of TEXT_KEYS) if (typeof context[key] === "string") return context[key];
-  return Object.keys(context).length ? JSON.stringify(context) : "";
+  const own = Object.entries(context).filter(([key]) => !RUNTIME_KEYS.has(key));
+  return own.length ? JSON.stringify(Object.fromEntries(own)) : "";
 }
 
 /**

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from breadcrumbs.runtime.schema_names import TEXT_KEYS
+from breadcrumbs.runtime.schema_names import RUNTIME_KEYS, TEXT_KEYS
+
+_JOINERS: Final = "\u200c\u200d"
+"""Zero-width joiner and non-joiner. They have no width, but they decide which letters or emoji form one shape."""
 
 
 def find_text(content: Mapping[str, Any]) -> str | None:
@@ -20,9 +23,11 @@ def find_text(content: Mapping[str, Any]) -> str | None:
 
 
 def plain_text(content: Mapping[str, Any]) -> str:
-    """Return the text of a message, or its JSON if it has none."""
+    """Return the text of a message, or its JSON without the keys of the runtime if it has none."""
     text = find_text(content)
-    return json_text(content) if text is None else text
+    if text is not None:
+        return text
+    return json_text({key: value for key, value in content.items() if key not in RUNTIME_KEYS})
 
 
 def encodable_text(text: str) -> str:
@@ -31,16 +36,28 @@ def encodable_text(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """Replace unprintable characters and runs of white space with single spaces."""
+    """Replace unprintable characters and runs of white space with single spaces. Joiners inside words stay."""
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
+        text = "".join(
+            char if char.isprintable() or _joins(text, at) else " " for at, char in enumerate(text)
+        )
     return " ".join(text.split())
+
+
+def _joins(text: str, at: int) -> bool:
+    """Return whether a character is a joiner between two visible ones, as in an emoji or a Persian word."""
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    return text[at] in _JOINERS and _is_visible(before) and _is_visible(after)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and bool(character.strip())
 
 
 def shorten_line(text: str, max_length: int = 80) -> str:
     """Return the beginning of a text as one line, with an ellipsis if it is cut."""
     line = printable_line(text[: 5 * max_length])
-    return line if len(line) <= max_length else line[: max_length - 1] + "…"
+    return line if len(line) <= max_length else line[: max_length - 1].rstrip(_JOINERS) + "…"
 
 
 def json_text(content: Any) -> str:
