@@ -32,7 +32,7 @@ def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
         return None, "; ".join(
-            f"{c.where}: {c.message}" if c.where else c.message for c in to_complaints(error)
+            f"{c.where}: {c.message}" if c.where else c.message for c in to_complaints(error, AgentDefinition)
         )
 
 
@@ -115,4 +115,6 @@ def _parse_file(name: str, raw: bytes) -> AgentDefinition:
     except orjson.JSONDecodeError as error:
         raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except ValidationError as error:
-        raise StartupError(f"{name} is not a valid agent definition:\n{error_lines(error)}") from None
+        raise StartupError(
+            f"{name} is not a valid agent definition:\n{error_lines(error, model=AgentDefinition)}"
+        ) from None

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from breadcrumbs.agents.definition import CONSUMER, AgentDefinition
 from breadcrumbs.agents.models.base import OnDelta, PromptMessage
+from breadcrumbs.runtime.breadcrumb.validation import error_lines
+from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 
@@ -55,14 +59,18 @@ def agent(
 
     The function returns text, or the fields of a breadcrumb as a dict. The agent answers the breadcrumbs that match
     `triggers` (selectors). Without triggers it answers the contexts for `consumer`, which defaults to its agent_id.
-    Other options are fields of `AgentDefinition`.
+    Other options are fields of `AgentDefinition`. Raises `StartupError` for an invalid definition.
     """
     selectors = list(triggers) or [
         {"schema_name": AGENT_CONTEXT, "all_tags": [CONSUMER + (consumer or agent_id)], "role": "trigger"}
     ]
-    definition = AgentDefinition.model_validate(
-        {"agent_id": agent_id, "subscriptions": {"selectors": selectors}, **options}
-    )
+    try:
+        definition = AgentDefinition.model_validate(
+            {"agent_id": agent_id, "subscriptions": {"selectors": selectors}, **options}
+        )
+    except ValidationError as error:
+        lines = error_lines(error, model=AgentDefinition)
+        raise StartupError(f"the agent {agent_id!r} is invalid:\n{lines}") from None
 
     def decorate(function: AgentFunction) -> FunctionAgent:
         if not _is_async(function):

@@ -70,9 +70,9 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
     try:
         return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
     except ValidationError as error:
-        raise StartupError(
-            f"the agent definition {one.get('agent_id', '(no agent_id)')!r} is invalid:\n{error_lines(error)}"
-        ) from None
+        name = one.get("agent_id", "(no agent_id)")
+        lines = error_lines(error, model=AgentDefinition)
+        raise StartupError(f"the agent definition {name!r} is invalid:\n{lines}") from None
 
 
 def _is_agent_or_tool(value: object) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from breadcrumbs.runtime.errors import Complaint
 
 _MAX_COMPLAINTS: Final = 20
+_MAX_COMPARED: Final = 64
+"""Characters of an unknown field that are compared with the valid ones."""
 _STORE_FIELDS: Final = frozenset((
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
 ))  # fmt: skip
@@ -34,24 +37,58 @@ def validation_details(error: ValidationError) -> Iterator[ValidationDetail]:
         yield ValidationDetail(tuple(str(part) for part in detail["loc"]), message, detail["type"])
 
 
-def to_complaints(error: ValidationError) -> list[Complaint]:
-    """Return one complaint per pydantic error, up to 20."""
-    return [_complaint(detail) for detail in list(validation_details(error))[:_MAX_COMPLAINTS]]
+def to_complaints(error: ValidationError, model: type[BaseModel] | None = None) -> list[Complaint]:
+    """Return one complaint per pydantic error, up to 20. With the model, an unknown field gets a suggestion."""
+    return [_complaint(detail, model) for detail in list(validation_details(error))[:_MAX_COMPLAINTS]]
 
 
-def error_lines(error: ValidationError, *, prefix: tuple[str, ...] = ()) -> str:
-    """Return one indented line per error. `prefix` is prepended to each path."""
-    return "\n".join(
-        f"  {'.'.join((*prefix, *detail.path))}: {detail.message}" for detail in validation_details(error)
-    )
+def error_lines(
+    error: ValidationError, *, prefix: tuple[str, ...] = (), model: type[BaseModel] | None = None
+) -> str:
+    """Return one indented line per error. `prefix` is prepended to each path. For `model`, see `to_complaints`."""
+    lines = []
+    for detail in validation_details(error):
+        message = detail.message
+        if model is not None and detail.kind == "extra_forbidden":
+            message = unknown_field(detail.path, model)
+        where = ".".join((*prefix, *detail.path))
+        lines.append(f"  {where}: {message}" if where else f"  {message}")
+    return "\n".join(lines)
 
 
-def _complaint(detail: ValidationDetail) -> Complaint:
+def unknown_field(path: Sequence[str], model: type[BaseModel]) -> str:
+    """Return the message for an unknown field: the field that was probably meant, and all valid fields."""
+    valid = _field_names(path[:-1], model)
+    close = get_close_matches(path[-1][:_MAX_COMPARED], valid, 1)
+    suggestion = f": did you mean {close[0]!r}?" if close else ";"
+    return f"unknown field{suggestion} use one of {', '.join(valid)}"
+
+
+def _field_names(path: Sequence[str], model: type[BaseModel]) -> list[str]:
+    """Return the field names of the model at a path. Parts of the path that are no fields are indexes."""
+    for part in path:
+        if part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first pydantic model in a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
+
+
+def _complaint(detail: ValidationDetail, model: type[BaseModel] | None) -> Complaint:
     message = detail.message
     if detail.kind == "extra_forbidden":
-        message = (
-            "this field is set by the store: omit it"
-            if detail.where in _STORE_FIELDS
-            else "unknown field: put your own data into `context`"
-        )
+        message = _unknown_field_message(detail, model)
     return Complaint(detail.where, message)
+
+
+def _unknown_field_message(detail: ValidationDetail, model: type[BaseModel] | None) -> str:
+    if model is not None and "context" not in model.model_fields:
+        return unknown_field(detail.path, model)
+    if detail.where in _STORE_FIELDS:
+        return "this field is set by the store: omit it"
+    return "unknown field: put your own data into `context`"

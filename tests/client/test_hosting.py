@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,3 +275,35 @@ def test_a_stopped_agent_leaves_no_threads_running(up: CrumbUp) -> None:
             pass
     if threads:
         assert len(os.listdir("/proc/self/task")) <= threads + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"triggers": [{}]}, "a trigger without conditions would match the agent's own answers"),
+        (
+            {"triggers": [{"schema_nam": "note.v1"}]},
+            "subscriptions.selectors.0.schema_nam: unknown field: did you mean 'schema_name'? "
+            "use one of schema_name, any_tags, all_tags",
+        ),
+        ({"max_steps": 0}, "max_steps: Input should be greater than or equal to 1"),
+    ],
+)
+def test_an_invalid_function_agent_is_refused_with_the_reason(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(StartupError, match=r"the agent 'wrong' is invalid:\n  ") as refused:
+        agent("wrong", **options)
+    assert says in str(refused.value) and "pydantic" not in str(refused.value)
+
+
+def test_an_answer_without_text_is_stored_once(up: CrumbUp, client: Client, name: str) -> None:
+    @agent("scorer", triggers=[USER_MESSAGES])
+    async def scorer(call: Call) -> dict[str, Any]:
+        return {"context": {"score": 3, "content": {"why": call.text}}}
+
+    with running_agents([scorer], data=up.data):
+        answer = client.session(name).say("good", agent="scorer", timeout=30)
+    assert json.loads(answer.text) == {"score": 3, "content": {"why": "good"}}
+    stored = client.get_full(answer.id).context
+    assert (stored["score"], stored["content"], "message" in stored) == (3, {"why": "good"}, False)
+    (message,) = [one for one in client.session(name).messages() if one.agent_id == "scorer"]
+    assert json.loads(message.text) == json.loads(answer.text)

@@ -496,3 +496,20 @@ async def test_the_repr_of_an_authenticator_contains_no_secret(secured: Site) ->
     shown = repr(vars(secured.app.auth)) + repr(Settings(api_keys=KEYS, token_secret=SECRET))
     for secret in (SECRET, KEY, OTHER_KEY, WEAK_KEY):
         assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("sesion_id", "did you mean 'session_id'?"),
+        ("ttl", "did you mean 'ttl_sec'?"),
+        ("user", "did you mean 'user_id'?"),
+        ("x" * 1000, "use one of owner_id, agent_id, roles, ttl_sec, session_id, user_id"),
+    ],
+)
+async def test_a_misspelt_field_of_a_token_request_suggests_the_right_one(
+    site: Site, field: str, says: str
+) -> None:
+    refused = problem(await site.client.post("/auth/token", json={field: "x"}), 422, "invalid-input")
+    (error,) = refused["errors"]
+    assert error["where"] == field and says in error["message"]

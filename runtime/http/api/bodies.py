@@ -17,4 +17,4 @@ def parse_body(model: type[_BodyModel], document: object, *, error: str = "inval
     try:
         return model.model_validate(document)
     except ValidationError as found:
-        raise InvalidInput(error, complaints=to_complaints(found)) from None
+        raise InvalidInput(error, complaints=to_complaints(found, model)) from None
