@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 
 from breadcrumbs.client.errors import InvalidInput
+from breadcrumbs.client.not_finite import find_not_finite
 from breadcrumbs.client.options import EventOptions, Filters, Listing, Message, SessionChange, TokenRequest
 from breadcrumbs.client.values import SESSION
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
@@ -230,7 +231,7 @@ def list_params(wanted: Listing) -> list[tuple[str, str]]:
 def event_params(wanted: EventOptions) -> list[tuple[str, str]]:
     params = filter_params(wanted)
     if selector := wanted.get("selector"):
-        params.append(("filters", orjson.dumps(dict(selector)).decode()))
+        params.append(("filters", json_of(dict(selector)).decode()))
     return params
 
 
@@ -257,12 +258,19 @@ def if_match(version: int | None) -> dict[str, str]:
 
 
 def json_of(document: Any, *, option: int = 0) -> bytes:
+    """Encode a document. Raises `InvalidInput` for values that JSON cannot represent, also for NaN and infinity."""
     try:
-        return orjson.dumps(document, option=option)
+        encoded = orjson.dumps(document, option=option)
     except orjson.JSONEncodeError as error:
-        raise InvalidInput(
-            {"status": 422, "detail": f"the value cannot be encoded as JSON: {error}"}
-        ) from None
+        raise _not_json(f"the value cannot be encoded as JSON: {error}") from None
+    # orjson encodes NaN and infinity as null. Most documents contain no null and need no search.
+    if b"null" in encoded and (found := find_not_finite(document)) is not None:
+        raise _not_json(f"{found}, and JSON has no such number: send null, a string or omit it")
+    return encoded
+
+
+def _not_json(detail: str) -> InvalidInput:
+    return InvalidInput({"status": 422, "detail": detail})
 
 
 def _keyed_post(path: str, document: Mapping[str, Any], idempotency_key: str | None) -> Request:

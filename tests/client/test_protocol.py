@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Callable, Generator
@@ -31,7 +32,7 @@ from breadcrumbs.client.errors import (
 )
 from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
-from breadcrumbs.client.requests import Request
+from breadcrumbs.client.requests import Request, create_request
 from breadcrumbs.client.sync import events, turns
 from breadcrumbs.client.sync.connection import ByteStream, ServerConnection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
@@ -330,7 +331,23 @@ def test_a_problem_without_a_detail_is_accepted() -> None:
 @given(st.text(max_size=1000))
 def test_any_text_has_a_title_in_one_line(text: str) -> None:
     title = shorten_line(text)
-    assert len(title) <= 80 and all(char.isprintable() for char in title)
+    assert len(title) <= 80 and all(char.isprintable() or char in "\u200c\u200d" for char in title)
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"score": math.nan}, "context.score is nan"),
+        ({"all": [1.5, None, {"worst": -math.inf}]}, "context.all[2].worst is -inf"),
+    ],
+)
+def test_numbers_that_json_cannot_represent_are_refused_with_their_path(
+    document: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        create_request({"schema_name": "note.v1", "context": document})
+    assert says in str(refused.value)
+    assert b"null" in (create_request({"context": {"score": None, "other": 1.5}}).content or b"")
 
 
 # Streams
