@@ -19,7 +19,7 @@ from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb.breadcrumb import LARGE_BYTES, Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, check_session_id, session_of, user_tags
-from breadcrumbs.runtime.errors import AnotherSession, NotFound, StoreUnavailable
+from breadcrumbs.runtime.errors import AnotherSession, NotFound, StoreUnavailable, Unauthenticated
 from breadcrumbs.runtime.sessions.messages import text_of
 from breadcrumbs.runtime.store.cursors import decrypt_session_cursor, encrypt_session_cursor
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
@@ -140,6 +140,19 @@ class Sessions:
         existing = await self.belonging(principal.owner_id, principal.session_id)
         if existing is not None or not missing_is_fine:
             await self._check_not_deleted(principal, principal.session_id, existing)
+
+    async def is_new_for(self, principal: Principal, session: str) -> bool:
+        """Return whether a token is narrowed to a session that does not exist yet and that it may create.
+
+        False if the session was deleted after the token was issued.
+        """
+        if principal.session_id != session or not policy.may_begin_session(principal, session):
+            return False
+        try:
+            await self.check_token(principal)
+        except Unauthenticated:
+            return False
+        return await self.belonging(principal.owner_id, session) is None
 
     async def _check_not_deleted(
         self, principal: Principal, session: str, existing: Belonging | None

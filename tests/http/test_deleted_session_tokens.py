@@ -71,6 +71,29 @@ async def test_while_there_is_no_session_reads_find_nothing_and_writes_are_refus
     assert await keyed.count(OWNER) == 0
 
 
+async def test_a_token_for_a_new_session_lists_no_messages(keyed: Site) -> None:
+    empty = {"messages": [], "has_more": False}
+    for narrowing in ({}, {"user_id": "ann"}):
+        new = await keyed.token(KEY, session_id="s", **narrowing)
+        listed = await keyed.client.get("/sessions/s/messages", headers=new)
+        assert (listed.status_code, listed.json()) == (200, empty)
+        problem(await keyed.client.get("/sessions/other/messages", headers=new), 404, "not-found")
+    problem(await keyed.client.get("/sessions/s/messages", headers=EVERYTHING), 404, "not-found")
+    assert await keyed.count(OWNER) == 0
+    await say(keyed, "s", "hi", new)
+    assert len((await keyed.client.get("/sessions/s/messages", headers=new)).json()["messages"]) == 1
+    await keyed.client.delete("/sessions/s", headers=EVERYTHING)
+    problem(await keyed.client.get("/sessions/s/messages", headers=new), 404, "not-found")
+    renewed = await keyed.token(KEY, session_id="s")
+    assert (await keyed.client.get("/sessions/s/messages", headers=renewed)).json() == empty
+
+
+async def test_a_token_for_the_session_of_another_user_does_not_list_its_messages(keyed: Site) -> None:
+    await say(keyed, "s", "hi", await keyed.token(KEY, session_id="s", user_id="ann"))
+    bob = await keyed.token(KEY, session_id="s", user_id="bob")
+    problem(await keyed.client.get("/sessions/s/messages", headers=bob), 404, "not-found")
+
+
 async def test_a_token_issued_after_the_deletion_works_at_once(keyed: Site) -> None:
     await say(keyed, "s", "hi", EVERYTHING)
     await keyed.client.delete("/sessions/s", headers=EVERYTHING)

@@ -81,7 +81,7 @@ routes = Routes("Sessions")
     summary="List messages",
     description=(
         "Messages, answers, errors and tool calls, oldest first. Without `before` and `after` this returns the newest "
-        "page."
+        "page. A token for a session that does not exist yet gets an empty list."
     ),
     parameters=(
         SESSION_ID,
@@ -100,21 +100,21 @@ routes = Routes("Sessions")
 )
 async def list_messages(call: HttpCall) -> Reply:
     principal, session, given = call.principal, named_session(call), call.query()
-    # Both reads run concurrently. The second one raises if the session does not exist or is being deleted.
-    page, _ = await gather(
-        read_page(
-            call.services.store,
-            principal,
-            session,
-            PageRange(
-                limit=read_number(given, "limit", DEFAULT_PAGE),
-                before=given.get("before"),
-                after=given.get("after"),
-                max_bytes=call.services.settings.max_response_bytes,
-            ),
-        ),
-        load_facts(call, session),
+    wanted = PageRange(
+        limit=read_number(given, "limit", DEFAULT_PAGE),
+        before=given.get("before"),
+        after=given.get("after"),
+        max_bytes=call.services.settings.max_response_bytes,
     )
+    store = call.services.store
+    try:
+        # Both reads run concurrently. The second one raises if the session does not exist or is being deleted.
+        page, _ = await gather(read_page(store, principal, session, wanted), load_facts(call, session))
+    except NotFound:
+        if not await Sessions(store).is_new_for(principal, session):
+            raise
+        # A client with a token for a new session lists its messages before the first one creates the session.
+        return Reply.json({"messages": [], "has_more": False})
     body: dict[str, Any] = {
         "messages": encode_items(
             message_view(crumb.without_parsed_json(), principal) for crumb in page.messages
