@@ -15,12 +15,14 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.item_cuts import Cut, CutContent, cut_to_tokens
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
+from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 ItemPlace = Literal["conversation", "elsewhere", "shared"]
@@ -56,6 +58,8 @@ class ContextItem(NamedTuple):
     """The content that the model may see."""
     matched: tuple[str, ...] = ()
     """Tags of the source that the breadcrumb has."""
+    cut: Cut | None = None
+    """Set if the source's `max_tokens` shortened the content."""
 
     def reference(self) -> dict[str, Any]:
         """Return the reference that is stored in the explanation."""
@@ -71,6 +75,8 @@ class ContextItem(NamedTuple):
             reference["number"] = self.number
         if self.matched:
             reference["matched"] = list(self.matched)
+        if self.cut is not None:
+            reference["cut"] = self.cut._asdict()
         return reference
 
 
@@ -172,7 +178,8 @@ def assemble(
         sources=[_describe_source(source, numbers[number]) for number, source in enumerate(config.sources)],
         users=users_of(trigger.tags),
     )
-    candidates = _sort_by_priority(_choose_candidates(config, trigger, found, result), trigger)
+    chosen = _choose_candidates(config, trigger, found, result)
+    candidates = _sort_by_priority(chosen, trigger, _attached_since(config, trigger, chosen))
     _add_items(result, candidates, config.sources, counter, definitions or {})
     _sort_for_prompt(result.items, config, trigger)
     if result.tokens > result.budget:
@@ -197,12 +204,13 @@ def _add_items(
     for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
         hints, definition = find_hints(crumb, definitions)
-        content = model_content(crumb, hints)
-        tokens = counter.count(plain_text(content))
+        source = None if entry.number is None or position == 0 else sources[entry.number]
+        content, tokens, cut = _sized_content(model_content(crumb, hints), source, counter)
         # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
         skipped = conversation_is_full and place == "conversation"
         if position > 0 and (skipped or result.tokens + tokens > result.budget):
-            conversation_is_full = conversation_is_full or place == "conversation"
+            is_message = place == "conversation" and crumb.schema_name not in ATTACHMENT_SCHEMAS
+            conversation_is_full = conversation_is_full or is_message
             result.left_out.append(LeftOut(entry.source, entry.number, crumb, "over budget", tokens))
             continue
         result.tokens += tokens
@@ -210,8 +218,15 @@ def _add_items(
             result.definitions[crumb.schema_name] = definition
         matched = () if entry.number is None else _matched_tags(sources[entry.number], crumb)
         result.items.append(
-            ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched)
+            ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched, cut)
         )
+
+
+def _sized_content(content: dict[str, Any], source: Source | None, counter: TokenCounter) -> CutContent:
+    """Return the content and its tokens, cut to the limit of its source."""
+    if source is None or source.max_tokens is None:
+        return CutContent(content, counter.count(plain_text(content)))
+    return cut_to_tokens(content, source.max_tokens, counter)
 
 
 def _describe_source(source: Source, found: int) -> dict[str, Any]:
@@ -225,6 +240,8 @@ def _describe_source(source: Source, found: int) -> dict[str, Any]:
     described["method"] = source.fetch.method
     if source.fetch.method == "recent":
         described["limit"] = source.fetch.limit
+    if source.max_tokens is not None:
+        described["max_tokens"] = source.max_tokens
     if source.fetch.method != "event_data":
         described["scope"] = source.fetch.scope
     if source.fetch.includes_shared:
@@ -281,7 +298,7 @@ def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
 
 
 def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadcrumb) -> bool:
-    """Return whether a breadcrumb is a later message of the same session.
+    """Return whether a breadcrumb is a later message of the same session, or an attachment of one.
 
     Such a message gets its own context and its own answer.
     """
@@ -289,24 +306,39 @@ def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadc
         crumb.created > trigger.created
         and crumb.session_id is not None
         and crumb.session_id == trigger.session_id
-        and config.reacts_to(crumb)
+        and (crumb.schema_name in ATTACHMENT_SCHEMAS or config.reacts_to(crumb))
     )
 
 
+def _attached_since(config: ContextConfig, trigger: Breadcrumb, candidates: Sequence[SourceItem]) -> int:
+    """Return the time of the message before the trigger. Later attachments belong to the trigger."""
+    if not any(entry.crumb.schema_name in ATTACHMENT_SCHEMAS for entry in candidates):
+        return 0
+    earlier = (
+        crumb.created
+        for crumb in (entry.crumb for entry in candidates)
+        if crumb.id != trigger.id and crumb.session_id == trigger.session_id and config.reacts_to(crumb)
+    )
+    return max(earlier, default=0)
+
+
 def _sort_by_priority(
-    candidates: Sequence[SourceItem], trigger: Breadcrumb
+    candidates: Sequence[SourceItem], trigger: Breadcrumb, attached_since: int
 ) -> list[tuple[SourceItem, ItemPlace]]:
     """Return the candidates in the order in which they fill the budget.
 
-    The trigger comes first, then the conversation, items of no session, and items of other sessions. Within each
-    place, newer items come first.
+    The trigger comes first, then its attachments, the conversation, attachments of earlier messages, items of no
+    session, and items of other sessions. Within each group, newer items come first.
     """
-    rank: dict[ItemPlace, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
+    rank: dict[ItemPlace, int] = {"conversation": 1, "shared": 3, "elsewhere": 4}
     placed = [(entry, item_place(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
 
     def priority(candidate: tuple[SourceItem, ItemPlace]) -> tuple[bool, int, int, str]:
         crumb, place = candidate[0].crumb, candidate[1]
-        return crumb.id_text != trigger.id_text, rank[place], -crumb.created, crumb.id_text
+        group = rank[place]
+        if place == "conversation" and crumb.schema_name in ATTACHMENT_SCHEMAS:
+            group = 0 if crumb.created > attached_since else 2
+        return crumb.id_text != trigger.id_text, group, -crumb.created, crumb.id_text
 
     return sorted(placed, key=priority)
 

@@ -105,7 +105,7 @@ def _explain_item(
     described = _describe_reference(loaded, reference)
     crumb = None if loaded.is_hidden(reference) else loaded.get(reference)
     if crumb is not None:
-        described["excerpt"] = make_excerpt(loaded.content(crumb))
+        described["excerpt"] = make_excerpt(loaded.content(crumb, reference.cut))
         if crumb.session_id != context.session_id:
             described["session_id"] = crumb.session_id
         described["matched"] = reference.matched
@@ -116,6 +116,7 @@ def _explain_item(
         rank=reference.rank,
         tokens=reference.tokens,
         is_trigger=reference.id == record.trigger_id,
+        cut=reference.cut,
         **described,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 
@@ -37,13 +38,18 @@ class ExplainedItem:
     matched: tuple[str, ...] = ()
     """Tags of the source that the breadcrumb has."""
     is_trigger: bool = False
+    cut: Cut | None = None
+    """Set if the source's `max_tokens` shortened the texts of the breadcrumb."""
     gone: bool = False
     """The breadcrumb was deleted or has expired."""
     hidden: bool = False
     """The reader may not see the breadcrumb."""
 
     def as_dict(self) -> dict[str, Any]:
-        return _set_fields(self)
+        document = _set_fields(self)
+        if self.cut is not None:
+            document["cut"] = self.cut._asdict()
+        return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,7 @@ def _explain_item(item: ContextItem, trigger: Breadcrumb) -> ExplainedItem:
         excerpt=make_excerpt(item.content),
         matched=item.matched,
         is_trigger=item.crumb.id == trigger.id,
+        cut=item.cut,
         **describe_breadcrumb(item.crumb),
     )
 

@@ -61,7 +61,7 @@ async def rebuild(
         loaded = await ReferencedBreadcrumbs.load(store, owner, record, group)
         for reference in group:
             crumb = loaded.get(reference)
-            content = None if crumb is None else loaded.content(crumb)
+            content = None if crumb is None else loaded.content(crumb, reference.cut)
             if crumb is None or content is None:
                 gone.append(reference)
             else:

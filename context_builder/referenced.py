@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from breadcrumbs.context_builder.item_cuts import Cut, cut_texts
 from breadcrumbs.context_builder.references import ContextRecord, NotAContext, Reference, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.concurrency import gather
@@ -107,8 +108,8 @@ class ReferencedBreadcrumbs:
         found = self._versions.get((reference.id, reference.version))
         return None if found is None else found.then
 
-    def content(self, crumb: Breadcrumb) -> dict[str, Any] | None:
-        """Return the content that the model was shown.
+    def content(self, crumb: Breadcrumb, cut: Cut | None = None) -> dict[str, Any] | None:
+        """Return the content that the model was shown, cut as in the context.
 
         Return None if the content cannot be restored, because the schema definition with its hints is gone. Without the
         hints, the content could contain something that they had hidden.
@@ -117,7 +118,8 @@ class ReferencedBreadcrumbs:
         hints, _ = find_hints(crumb, self._definitions)
         if hints is None and schema in self._recorded_hints and schema not in self._definitions:
             return None
-        return model_content(crumb, hints)
+        content = model_content(crumb, hints)
+        return content if cut is None else cut_texts(content, cut.kept)
 
 
 async def load_context(

@@ -3,7 +3,7 @@
 The same prompt can be rendered again from the references. The newest version of a context stores its references as
 objects. Older versions store them as compact rows, because a session of a thousand turns has a thousand versions:
 
-    items      [id, version, index of the source (-1: none), place (c, e, s), rank, tokens, matched tags?]
+    items      [id, version, index of the source (-1: none), place (c, e, s), rank, tokens, matched tags?, cut?]
     left_out   [id, version, index of the source (-1: none), reason, tokens?]
 """
 
@@ -17,6 +17,7 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.assembly import TRIGGER, ItemPlace, Reason
+from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
@@ -49,6 +50,7 @@ class ItemReference(Reference):
     rank: int
     tokens: int
     matched: tuple[str, ...]
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ def _item_row(item: Any) -> Any:
     row = [
         item["id"], item["version"], item.get("number", -1), item["place"][0], item["rank"], item["tokens"],
     ]  # fmt: skip
+    if "cut" in item:
+        return [*row, item.get("matched", []), [item["cut"]["kept"], item["cut"]["of"]]]
     return [*row, item["matched"]] if "matched" in item else row
 
 
@@ -159,16 +163,25 @@ def _decode_time(value: Any) -> int:
 
 def _decode_item(item: Any, keys: list[str]) -> ItemReference:
     if isinstance(item, list):
-        id, version, number, place, rank, tokens, *matched = item
-        place, tags = _PLACES[place], matched[0] if matched else ()
+        id, version, number, place, rank, tokens, *more = item
+        place, tags = _PLACES[place], more[0] if more else ()
+        cut = more[1] if len(more) > 1 else None
     else:
         id, version, number, rank, tokens = (
             item["id"], item["version"], item.get("number", -1), item["rank"], item["tokens"],
         )  # fmt: skip
         place, tags = _PLACES[item["place"][0]], item.get("matched", ())
+        cut = (item["cut"]["kept"], item["cut"]["of"]) if "cut" in item else None
     matched_tags = tuple(str(tag) for tag in tags)
     return ItemReference(
-        UUID(id), int(version), *_decode_source(number, keys), place, int(rank), int(tokens), matched_tags
+        UUID(id),
+        int(version),
+        *_decode_source(number, keys),
+        place,
+        int(rank),
+        int(tokens),
+        matched_tags,
+        None if cut is None else Cut(int(cut[0]), int(cut[1])),
     )
 
 

@@ -13,6 +13,7 @@ AGENT_RESPONSE: Final = "agent.response.v1"
 AGENT_ERROR: Final = "agent.error.v1"
 TOOL_REQUEST: Final = "tool.request.v1"
 TOOL_RESPONSE: Final = "tool.response.v1"
+PAGE_CONTENT: Final = "page.content.v1"
 
 # Sessions and their state
 SESSION_RECORD: Final = "session.v1"
@@ -54,6 +55,9 @@ An answer cannot have one of these schemas, unless the definition of its agent n
 
 SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
 """Schemas that identify the author as a user, the runtime or a tool. An agent's answer never has one of these."""
+
+ATTACHMENT_SCHEMAS: Final = frozenset((PAGE_CONTENT,))
+"""Schemas that a user attaches to a message. An attachment belongs to the next message of its session."""
 
 RUNTIME_KEYS: Final = frozenset(
     (

@@ -10,6 +10,7 @@ from breadcrumbs.context_builder.diff import Difference
 from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
 from breadcrumbs.context_builder.rebuild import RebuiltContext
 from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,7 @@ def _items_table(items: list[ExplainedItem]) -> Table:
         if item.hidden:
             table.add_row(escaped(item.place), escaped(item.source), "", f"{item.tokens:,}", "", "(hidden)")
             continue
-        words = "(deleted or expired)" if item.gone else one_line(item.excerpt or item.title, 80)
+        words = "(deleted or expired)" if item.gone else _item_words(item)
         table.add_row(
             escaped(item.place),
             escaped(_source_label(item)),
@@ -107,6 +108,14 @@ def _items_table(items: list[ExplainedItem]) -> Table:
             style="bold" if item.is_trigger else None,
         )
     return table
+
+
+def _item_words(item: ExplainedItem) -> str:
+    """Return the beginning of an item. An attachment begins with its title, a cut item with its size."""
+    cut = "" if item.cut is None else f"(cut to {item.cut.kept:,} of {item.cut.of:,} characters) "
+    if item.schema_name in ATTACHMENT_SCHEMAS:
+        return one_line(f"attached: {item.title} {cut}{item.excerpt}", 80)
+    return one_line(cut + (item.excerpt or item.title), 80)
 
 
 def _source_label(item: ExplainedItem) -> str:

@@ -67,11 +67,20 @@ class SourceView(TypedDict):
     all_tags: NotRequired[list[str]]
     method: Literal["recent", "latest", "event_data"]
     limit: NotRequired[int]
+    max_tokens: NotRequired[Annotated[int, Field(description="Size limit of one breadcrumb.")]]
     scope: NotRequired[Scope]
     shared: NotRequired[
         Annotated[bool, Field(description="The source also finds breadcrumbs that belong to no session.")]
     ]
     found: Count
+
+
+@_closed
+class CutView(TypedDict):
+    """How the texts of a breadcrumb were cut."""
+
+    kept: Annotated[Count, Field(description="Maximum number of characters of each text.")]
+    of: Annotated[Count, Field(description="Characters of the longest text before the cut.")]
 
 
 @_closed
@@ -98,6 +107,9 @@ class ItemView(TypedDict):
         Annotated[list[str], Field(description="Tags of the source that the breadcrumb has.")]
     ]
     is_trigger: NotRequired[bool]
+    cut: NotRequired[
+        Annotated[CutView, Field(description="Present if `max_tokens` of the source cut its texts.")]
+    ]
     gone: NotRequired[Annotated[bool, Field(description="The breadcrumb was deleted or has expired.")]]
     hidden: NotRequired[Annotated[bool, Field(description="This token may not see the breadcrumb.")]]
 

@@ -68,6 +68,11 @@ class Source(BaseModel):
     schema_name: SchemaName | None = None
     any_tags: SourceTags = ()
     all_tags: SourceTags = ()
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000, strict=True)] | None = Field(
+        None,
+        description="Maximum number of tokens of one breadcrumb. Longer texts are cut. Default: only the budget "
+        "limits it. The trigger is never cut.",
+    )
     fetch: Fetch = Fetch()
 
     @model_validator(mode="after")

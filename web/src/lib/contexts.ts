@@ -12,6 +12,7 @@ export interface SourceView {
   all_tags?: string[];
   method: "recent" | "latest" | "event_data";
   limit?: number;
+  max_tokens?: number;
   scope?: "current" | "user" | "all";
   shared?: boolean;
   found: number;
@@ -33,6 +34,8 @@ export interface Item {
   excerpt?: string;
   matched?: string[];
   is_trigger?: boolean;
+  /** Set if `max_tokens` of the source cut the texts: characters kept, and characters of the longest text. */
+  cut?: { kept: number; of: number };
   gone?: boolean;
   hidden?: boolean;
 }
@@ -200,7 +203,8 @@ export function sourceInWords(source: SourceView): string {
   ].filter(Boolean);
   const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
   const where = source.scope ? SCOPES[source.scope] : "";
-  return [many, "of", ...what, where, source.shared ? "or without a session" : ""].filter(Boolean).join(" ");
+  const most = source.max_tokens === undefined ? "" : `each cut to ${source.max_tokens} tokens`;
+  return [many, "of", ...what, where, source.shared ? "or without a session" : "", most].filter(Boolean).join(" ");
 }
 
 /** Describe the rank of an item among those that a source found: `newest`, `2nd newest`. */

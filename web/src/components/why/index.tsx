@@ -183,6 +183,12 @@ function ShownItem({ item, explained }: { item: Item; explained: Explanation }) 
         {item.is_trigger && <span class="badge info">being answered</span>}
         {item.place === "shared" && <span class="badge">shared</span>}
         {item.place === "elsewhere" && <span class="badge warn">other session</span>}
+        {item.schema_name === "page.content.v1" && <span class="badge">attachment</span>}
+        {item.cut && (
+          <span class="badge" title={`Cut to ${number(item.cut.kept)} of ${number(item.cut.of)} characters`}>
+            cut
+          </span>
+        )}
         <span class="grow" />
         <span class="why-tokens small soft">{plural(item.tokens, "token")}</span>
       </div>
