@@ -3,6 +3,8 @@
 import { parseMarkdown, renderMarkdown } from "../client/index.js";
 import { h } from "./dom.js";
 
+const RESULT_MS = 1_500;
+
 /** @type {import("../client/index.js").ElementFactory<Node>} */
 const ELEMENTS = {
   element: (tag, attributes, children) => {
@@ -11,10 +13,30 @@ const ELEMENTS = {
     return element;
   },
   codeBlock: (language, code) =>
-    h("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, h("code", {}, code)),
+    h(
+      "div",
+      { class: "code-block" },
+      h("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, h("code", {}, code)),
+      h("button", { type: "button", class: "small-button copy", click: ({ currentTarget }) => copy(code, currentTarget) }, "Copy"),
+    ),
   // An unsafe link is shown as its source text.
   unsafeLink: ({ address }, label) => ["[", ...label, `](${address})`],
 };
+
+/**
+ * Copy code, and show the result on the button for a moment.
+ * @param {string} code
+ * @param {HTMLElement} button
+ */
+async function copy(code, button) {
+  try {
+    await navigator.clipboard.writeText(code);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not copied";
+  }
+  setTimeout(() => (button.textContent = "Copy"), RESULT_MS);
+}
 
 /** @param {string} text */
 export function markdown(text) {

@@ -29,7 +29,8 @@ MARKDOWN = [
     ("> a\n> - b", "<blockquote><p>a</p><ul><li>b</li></ul></blockquote>"),
     (
         "```js\nlet a = '**';",
-        '<pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre>',
+        '<div class="code-block"><pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre>'
+        '<button type="button" class="small-button copy">Copy</button></div>',
     ),
     ("<b>x</b> &amp;", "<p>&lt;b&gt;x&lt;/b&gt; &amp;</p>"),
     ("&lt;b&gt;x&lt;/b&gt;", "<p>&lt;b&gt;x&lt;/b&gt;</p>"),

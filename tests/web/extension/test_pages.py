@@ -35,11 +35,8 @@ ARTICLE = f"""<!doctype html><title>On crumbs {INJECTION.replace("<", "&lt;")}</
 async def test_a_page_is_attached_after_a_click_and_reaches_the_model(
     chrome: Chrome, board: Blackboard, session: str
 ) -> None:
-    source = json.loads(readme_json()[0])
     config = json.loads((EXTENSION.parent / "config" / "context-builder-config.json").read_text("utf-8"))
-    del config["$schema"]
-    config["sources"].append(source)
-    config_id = board.post(None, "context.config.v1", **config)
+    assert json.loads(readme_json()[0]) in config["sources"]
     with web_page(ARTICLE) as port:
         panel = await chrome.panel(session)
         page = await chrome.context.new_page()
@@ -74,7 +71,6 @@ async def test_a_page_is_attached_after_a_click_and_reaches_the_model(
         await card.get_by_role("button").click()
         await expect(card).to_have_count(0)
         assert board.crumbs(session, "page.content.v1") == []
-    board.client.delete(f"/breadcrumbs/{config_id}").raise_for_status()
 
 
 async def test_only_the_selected_text_is_attached(chrome: Chrome, board: Blackboard, session: str) -> None:
@@ -161,3 +157,32 @@ async def test_the_browser_refuses_html_and_foreign_script_in_the_extension(
             f"(() => {{ try {{ {attempt}; return false }} catch {{ return true }} }})()"
         )
         assert refused, attempt
+
+
+# --- Answers ---------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_shows_tables_and_strikethrough_and_code_can_be_copied(
+    chrome: Chrome, board: Blackboard, session: str
+) -> None:
+    code = "let a = '<b>';\n\nlet b = 2;"
+    board.post(
+        session,
+        "agent.response.v1",
+        message=f"~~old~~\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\n{code}\n```",
+        creator={"type": "agent", "agent_id": "tester"},
+    )
+    panel = await chrome.panel(session)
+    answer = answers(panel)
+    await expect(answer.locator("del")).to_have_text("old")
+    await expect(answer.locator("td")).to_have_text(["1", "2"])
+    await panel.evaluate(
+        "() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }"
+    )
+    await answer.get_by_role("button", name="Copy").click()
+    await expect(answer.get_by_role("button")).to_have_text("Copied")
+    assert await panel.evaluate("() => window.copied") == code
+    await expect(answer.get_by_role("button")).to_have_text("Copy")
+    await panel.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('no'); }; }")
+    await answer.get_by_role("button", name="Copy").click()
+    await expect(answer.get_by_role("button")).to_have_text("Not copied")
