@@ -149,8 +149,8 @@ async def test_a_page_reaches_the_model_with_the_built_in_config_and_is_explaine
     default = shipped.model_dump(mode="json", exclude_none=True)
     text = "Crumbs lead home. " + "A long article goes on. " * 2000
     async with building(store, book_of(store, default)) as builder:
-        said = {"consumer": "default-chat-assistant", "tags": ("user:message",)}
-        fields = {
+        said: dict[str, Any] = {"consumer": "default-chat-assistant", "tags": ("user:message",)}
+        fields: dict[str, Any] = {
             "title": "On crumbs",
             "context": {"title": "On crumbs", "url": "https://x.example", "text": text},
         }

@@ -14,7 +14,7 @@ import pytest
 from tests.web.extension_support import EXTENSION, chrome_with_extension
 
 REFERENCE = re.compile(
-    r"""(?:\bfrom|\bimport|\bsrc=|\bhref=|["']?\w+["']?\s*:)\s*\(?\s*["']([\w./-]+\.\w+)["']"""
+    r"""(?:\bfrom|\bimport|\bsrc=|\bhref=|["']?\w+["']?\s*:)\s*\(?\s*["']([\w./-]+\.(?:js|css|html|png))["']"""
 )
 
 
