@@ -12,6 +12,7 @@ from typing import Any, Final
 from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS
 
 _EXCERPT_CHARACTERS: Final = 140
 
@@ -136,10 +137,12 @@ def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:
 
 
 def part_sizes(items: Iterable[ExplainedItem]) -> dict[str, int]:
-    """Return the tokens of each part, in the order of the prompt."""
+    """Return the tokens of each part, in the order of the prompt. Attachments are counted apart."""
     sizes: dict[str, int] = {}
     for item in items:
         name = "conversation" if item.place == "conversation" else f"{item.source} ({item.place})"
+        if item.place == "conversation" and item.schema_name in ATTACHMENT_SCHEMAS:
+            name = "attachments"
         sizes[name] = sizes.get(name, 0) + item.tokens
     return sizes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
@@ -18,6 +18,10 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+
+
+ATTACHMENT: Final = "attachment"
+"""Name of a message with a page that the user attached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, PromptMessage, ToolSpec
+from breadcrumbs.agents.models.base import (
+    ATTACHMENT,
+    ModelReply,
+    ModelRequest,
+    OnDelta,
+    PromptMessage,
+    ToolSpec,
+)
 from breadcrumbs.agents.models.offline_tools import describe_results, requested_calls
 from breadcrumbs.agents.models.streaming import stream_words
 
@@ -162,11 +169,15 @@ def _count(before: Sequence[PromptMessage], request: ModelRequest) -> str:
 
 
 def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
-    others = sum(message.role == "user" and message.name is not None for message in request.messages)
+    attached = sum(message.name == ATTACHMENT for message in request.messages)
+    others = (
+        sum(message.role == "user" and message.name is not None for message in request.messages) - attached
+    )
+    pages = f"{_counted_noun(attached, 'attached page')}, " if attached else ""
     instructions = sum(message.role == "system" for message in request.messages)
     tools = ", ".join(tool.name for tool in request.tools)
     lines = [
-        f"I received {_count_user_messages(before)}, {_count_own_answers(request)}, "
+        f"I received {_count_user_messages(before)}, {_count_own_answers(request)}, {pages}"
         f"{_counted_noun(others, 'message')} from elsewhere and {_counted_noun(instructions, 'instruction')}; "
         + (f"my tools: {tools}." if tools else "no tools."),
         *(f"- {_quoted(message.content)}" for message in before),

@@ -64,7 +64,7 @@ async def test_a_page_is_attached_after_a_click_and_reaches_the_model(
         assert crumb["context"].keys() - {"session_id"} == documented["context"].keys()
 
         await say(panel, "What do you see?")
-        await expect(answers(panel)).to_contain_text("1 message from elsewhere")
+        await expect(answers(panel)).to_contain_text("1 attached page, no messages from elsewhere")
         [context] = board.crumbs(session, "agent.context.v1")
         assert "Crumbs lead home." in json.dumps(context["context"]["parts"])
 

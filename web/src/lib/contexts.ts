@@ -147,6 +147,8 @@ export interface PreviewRequest {
 }
 
 export const CONFIG_SCHEMA = "context.config.v1";
+/** Pages that a user attaches to a message. */
+export const ATTACHMENT_SCHEMA = "page.content.v1";
 
 export const contexts = {
   /** Return a whole explanation. Large ones are read in several pages. */
@@ -259,7 +261,8 @@ export interface Share {
 export function sharesOf(items: readonly Item[]): Share[] {
   const found = new Map<string, Share>();
   for (const item of items) {
-    const name = item.place === "conversation" ? "conversation" : item.source;
+    const inConversation = item.schema_name === ATTACHMENT_SCHEMA ? "attachments" : "conversation";
+    const name = item.place === "conversation" ? inConversation : item.source;
     const key = `${item.place} ${name}`;
     const share = found.get(key) ?? { name, place: item.place, tokens: 0 };
     share.tokens += item.tokens;

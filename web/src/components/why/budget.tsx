@@ -39,7 +39,7 @@ export function Budget({ tokens, budget, shares, countedBy, before }: BudgetProp
         {shares.map((one) => (
           <span
             key={`${one.place} ${one.name}`}
-            class={`budget-part part-${one.place}`}
+            class={`budget-part ${colorOf(one)}`}
             style={{ width: `${(one.tokens / whole) * 100}%` }}
             title={`${labelOf(one)}: ${number(one.tokens)} tokens`}
           />
@@ -48,7 +48,7 @@ export function Budget({ tokens, budget, shares, countedBy, before }: BudgetProp
       <ul class="budget-key">
         {shares.map((one) => (
           <li key={`${one.place} ${one.name}`}>
-            <span class={`budget-dot part-${one.place}`} aria-hidden="true" />
+            <span class={`budget-dot ${colorOf(one)}`} aria-hidden="true" />
             {labelOf(one)} <span class="soft">{number(one.tokens)}</span>
           </li>
         ))}
@@ -58,7 +58,11 @@ export function Budget({ tokens, budget, shares, countedBy, before }: BudgetProp
   );
 }
 
+function colorOf(share: Share): string {
+  return share.name === "attachments" && share.place === "conversation" ? "part-attachments" : `part-${share.place}`;
+}
+
 function labelOf(share: Share): string {
-  if (share.place === "conversation") return "This conversation";
+  if (share.place === "conversation") return share.name === "attachments" ? "Attachments" : "This conversation";
   return share.place === "shared" ? share.name : `${share.name}, other sessions`;
 }

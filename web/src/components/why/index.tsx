@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, messageOf, type Message } from "@breadcrumbs/client";
 import {
+  ATTACHMENT_SCHEMA,
   contexts,
   rankInWords,
   REASONS,
@@ -183,7 +184,7 @@ function ShownItem({ item, explained }: { item: Item; explained: Explanation }) 
         {item.is_trigger && <span class="badge info">being answered</span>}
         {item.place === "shared" && <span class="badge">shared</span>}
         {item.place === "elsewhere" && <span class="badge warn">other session</span>}
-        {item.schema_name === "page.content.v1" && <span class="badge">attachment</span>}
+        {item.schema_name === ATTACHMENT_SCHEMA && <span class="badge">attachment</span>}
         {item.cut && (
           <span class="badge" title={`Cut to ${number(item.cut.kept)} of ${number(item.cut.of)} characters`}>
             cut
