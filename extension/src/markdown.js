@@ -16,8 +16,13 @@ const ELEMENTS = {
     h(
       "div",
       { class: "code-block" },
+      h(
+        "div",
+        { class: "code-head" },
+        h("span", {}, language),
+        h("button", { type: "button", class: "copy", click: ({ currentTarget }) => copy(code, currentTarget) }, "Copy"),
+      ),
       h("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, h("code", {}, code)),
-      h("button", { type: "button", class: "small-button copy", click: ({ currentTarget }) => copy(code, currentTarget) }, "Copy"),
     ),
   // An unsafe link is shown as its source text.
   unsafeLink: ({ address }, label) => ["[", ...label, `](${address})`],

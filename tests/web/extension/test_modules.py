@@ -29,8 +29,9 @@ MARKDOWN = [
     ("> a\n> - b", "<blockquote><p>a</p><ul><li>b</li></ul></blockquote>"),
     (
         "```js\nlet a = '**';",
-        '<div class="code-block"><pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre>'
-        '<button type="button" class="small-button copy">Copy</button></div>',
+        '<div class="code-block"><div class="code-head"><span>js</span>'
+        '<button type="button" class="copy">Copy</button></div>'
+        '<pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre></div>',
     ),
     ("<b>x</b> &amp;", "<p>&lt;b&gt;x&lt;/b&gt; &amp;</p>"),
     ("&lt;b&gt;x&lt;/b&gt;", "<p>&lt;b&gt;x&lt;/b&gt;</p>"),
