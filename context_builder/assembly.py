@@ -15,6 +15,12 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.key_limits import (
+    answers_without_questions,
+    apply_limits,
+    cut_sources,
+    sources_to_extend,
+)
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
@@ -26,7 +32,17 @@ from breadcrumbs.runtime.workers.errors import TurnFailed
 ItemPlace = Literal["conversation", "elsewhere", "shared"]
 """Origin of an item: the session of the trigger, another session, or no session."""
 
-Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "private", "not yet its turn"]
+Reason = Literal[
+    "over budget",
+    "over limit",
+    "without its question",
+    "duplicate",
+    "excluded",
+    "internal",
+    "secret",
+    "private",
+    "not yet its turn",
+]
 """Reason why a breadcrumb was left out of a context."""
 
 TRIGGER: Final = "trigger"
@@ -82,7 +98,7 @@ class LeftOut(NamedTuple):
     crumb: Breadcrumb
     reason: Reason
     tokens: int | None = None
-    """Size of the breadcrumb. Set only if it did not fit into the budget."""
+    """Size of the breadcrumb. Set only if it or its question did not fit into the budget."""
 
     def reference(self) -> dict[str, Any]:
         """Return the reference that is stored in the explanation."""
@@ -155,11 +171,13 @@ def assemble(
     *,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb] | None = None,
+    read: Sequence[Source] | None = None,
 ) -> Assembled:
     """Select, count and order the items.
 
     The trigger is always included. Newer items have priority over older ones. `definitions` are schema definitions
-    with the hints for breadcrumbs that have no hints of their own.
+    with the hints for breadcrumbs that have no hints of their own. `read` are the sources with the limits that they
+    were read with. None: the full limits.
     """
     if (kind := withheld_reason(trigger)) in ("secret", "private"):
         raise TriggerWithheld(
@@ -169,11 +187,15 @@ def assemble(
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[_describe_source(source, numbers[number]) for number, source in enumerate(config.sources)],
+        sources=[
+            _describe_source(source, numbers[number], config.key_limits.get(source.key))
+            for number, source in enumerate(config.full_sources)
+        ],
         users=users_of(trigger.tags),
     )
-    candidates = _sort_by_priority(_choose_candidates(config, trigger, found, result), trigger)
-    _add_items(result, candidates, config.sources, counter, definitions or {})
+    chosen = _limit_candidates(config, trigger, found, read or config.full_sources, result)
+    candidates = _sort_by_priority(chosen, trigger)
+    _add_items(result, candidates, config, counter, definitions or {})
     _sort_for_prompt(result.items, config, trigger)
     if result.tokens > result.budget:
         result.notes.append("the trigger alone exceeds the budget")
@@ -182,20 +204,54 @@ def assemble(
     return result
 
 
+def _limit_candidates(
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    found: Sequence[SourceItem],
+    read: Sequence[Source],
+    result: Assembled,
+) -> list[SourceItem]:
+    """Return the candidates within the limits of their keys. Add the others to `result.left_out`."""
+    chosen = _choose_candidates(config, trigger, found, result)
+    if not config.limits:
+        return chosen
+    cut = cut_sources(read, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
+    limited = apply_limits(config, trigger, chosen, cut)
+    result.left_out += [
+        LeftOut(entry.source, entry.number, entry.crumb, reason) for entry, reason in limited.left_out
+    ]
+    return limited.kept
+
+
+def find_sources_to_extend(
+    config: ContextConfig, trigger: Breadcrumb, found: Sequence[SourceItem]
+) -> dict[int, Source]:
+    """Return the sources that were not read far enough for the limits of their keys, by index."""
+    if not config.limits:
+        return {}
+    cut = cut_sources(config.first_sources, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
+    if not cut:
+        return {}
+    return sources_to_extend(config, trigger, _choose_candidates(config, trigger, found, Assembled()), cut)
+
+
 def _add_items(
     result: Assembled,
     candidates: Sequence[tuple[SourceItem, ItemPlace]],
-    sources: Sequence[Source],
+    config: ContextConfig,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb],
 ) -> None:
     """Add the candidates that fit into the budget.
 
-    The trigger, which is the first candidate, is always added.
+    The trigger, which is the first candidate, is always added. The conversation is complete before other items are
+    added.
     """
     conversation_is_full = False
     for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
+        if conversation_is_full and place != "conversation":
+            _remove_cut_answers(result, config)
         hints, definition = find_hints(crumb, definitions)
         content = model_content(crumb, hints)
         tokens = counter.count(plain_text(content))
@@ -208,13 +264,31 @@ def _add_items(
         result.tokens += tokens
         if definition is not None and crumb.schema_name is not None:
             result.definitions[crumb.schema_name] = definition
-        matched = () if entry.number is None else _matched_tags(sources[entry.number], crumb)
+        matched = () if entry.number is None else _matched_tags(config.sources[entry.number], crumb)
         result.items.append(
             ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched)
         )
+    if conversation_is_full:
+        _remove_cut_answers(result, config)
 
 
-def _describe_source(source: Source, found: int) -> dict[str, Any]:
+def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
+    """Remove answers whose questions did not fit into the budget, for keys with a limit."""
+    if not config.limits:
+        return
+    left = [out.crumb for out in result.left_out if out.reason == "over budget"]
+    dropped = answers_without_questions(
+        [(item.source, item.crumb) for item in result.items], left, config.key_limits
+    )
+    for item in [item for item in result.items if item.crumb.id_text in dropped]:
+        result.items.remove(item)
+        result.tokens -= item.tokens
+        result.left_out.append(
+            LeftOut(item.source, item.number, item.crumb, "without its question", item.tokens)
+        )
+
+
+def _describe_source(source: Source, found: int, key_limit: int | None) -> dict[str, Any]:
     described: dict[str, Any] = {"key": source.key}
     if source.schema_name is not None:
         described["schema_name"] = source.schema_name
@@ -225,6 +299,8 @@ def _describe_source(source: Source, found: int) -> dict[str, Any]:
     described["method"] = source.fetch.method
     if source.fetch.method == "recent":
         described["limit"] = source.fetch.limit
+    if key_limit is not None:
+        described["key_limit"] = key_limit
     if source.fetch.method != "event_data":
         described["scope"] = source.fetch.scope
     if source.fetch.includes_shared:
