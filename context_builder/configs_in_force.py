@@ -46,8 +46,12 @@ _SETTLED_SECONDS: Final = 0.2
 """A file that was modified less than this ago can be incomplete."""
 
 
+TEXT_KEY: Final = "$text"
+"""Key of the text in a config breadcrumb. An editor stores it there to keep the layout. It has no effect."""
+
+
 def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
-    document = {key: value for key, value in crumb.context.items() if key != "llm_hints"}
+    document = {key: value for key, value in crumb.context.items() if key not in ("llm_hints", TEXT_KEY)}
     config, faults = check_config(document)
     return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
 

@@ -155,7 +155,7 @@ def _known_names(settings: Settings, owner: UUID | None) -> KnownNames:
 
     try:
         return _on_store(settings, read_names)
-    except (CommandError, UsageError, BreadcrumbsError):
+    except BreadcrumbsError:
         return NOTHING_KNOWN
 
 

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, NotRequired
 
 import anyio.to_thread
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
@@ -19,7 +20,7 @@ from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError, parse_configs
 from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, FileContent
 from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN, KnownNames, locate_warnings
-from breadcrumbs.context_builder.configs_in_force import ConfigsInForce, own_configs
+from breadcrumbs.context_builder.configs_in_force import TEXT_KEY, ConfigsInForce, own_configs
 from breadcrumbs.context_builder.known_names import LoadConsumers, load_known_names, load_values
 from breadcrumbs.context_builder.published_configs import PublishedConfig, published_configs
 from breadcrumbs.runtime.access import Principal, policy
@@ -142,7 +143,15 @@ class OwnView(TypedDict):
     updated_at: Time
     title: str
     consumer_id: NotRequired[str]
-    config: Annotated[dict[str, Any], Field(description="The context of the breadcrumb.")]
+    config: Annotated[dict[str, Any], Field(description="The context of the breadcrumb, without its text.")]
+    text: NotRequired[
+        Annotated[
+            str,
+            Field(
+                description="The text that an editor stored in `$text`. Missing if the config has changed since."
+            ),
+        ]
+    ]
     holds: Annotated[
         bool, Field(description="In force: it is the most recently written valid config of its consumer.")
     ]
@@ -502,20 +511,31 @@ def _origin_fields(own: PostedDefinition[ContextConfig] | None) -> dict[str, Any
 
 def _posted_config_document(own: PostedDefinition[ContextConfig]) -> dict[str, Any]:
     crumb = own.crumb
+    config = {key: value for key, value in crumb.context.items() if key != TEXT_KEY}
     view: dict[str, Any] = {
         "id": str(crumb.id),
         "version": crumb.version,
         "updated_at": crumb.updated_at,
         "title": crumb.title,
-        "config": crumb.context,
+        "config": config,
         "holds": own.in_force,
     }
+    if (text := _unchanged_text(crumb.context.get(TEXT_KEY), config)) is not None:
+        view["text"] = text
     consumer = crumb.context.get("consumer_id")
     if isinstance(consumer, str):
         view["consumer_id"] = consumer
     if own.problem:
         view["problem"] = own.problem
     return view
+
+
+def _unchanged_text(text: Any, config: dict[str, Any]) -> str | None:
+    """Return the stored text of a config, or None if it has another content than the config."""
+    try:
+        return text if isinstance(text, str) and orjson.loads(text) == config else None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _etag_header(tag: str) -> list[Header]:

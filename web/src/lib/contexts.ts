@@ -1,6 +1,6 @@
 /** Contexts, their explanations, and context configs: API calls, types and texts. */
 
-import type { Json, JsonObject } from "@breadcrumbs/client";
+import { ApiError, type Json, type JsonObject } from "@breadcrumbs/client";
 import { client } from "./server";
 
 export type Place = "conversation" | "elsewhere" | "shared";
@@ -12,6 +12,8 @@ export interface SourceView {
   all_tags?: string[];
   method: "recent" | "latest" | "event_data";
   limit?: number;
+  /** Limit of all sources with this key together. */
+  key_limit?: number;
   scope?: "current" | "user" | "all";
   shared?: boolean;
   found: number;
@@ -39,6 +41,8 @@ export interface Item {
 
 export type Reason =
   | "over budget"
+  | "over limit"
+  | "without its question"
   | "duplicate"
   | "excluded"
   | "internal"
@@ -106,6 +110,15 @@ export interface Checked {
   ok: boolean;
   configs: Consumer[];
   complaints: Complaint[];
+  /** Settings of a valid text that have no effect. */
+  warnings: Complaint[];
+}
+
+/** Values that exist in the store and the agents. */
+export interface KnownValues {
+  schemas: string[];
+  tags: string[];
+  consumers: string[];
 }
 
 export interface ConfigFile {
@@ -117,6 +130,10 @@ export interface ConfigFile {
   locked?: string;
   configs: Consumer[];
   complaints: Complaint[];
+  /** The last valid text, if the file has errors. */
+  in_force_text?: string;
+  /** The file of context builders in other processes. */
+  published?: boolean;
 }
 
 export interface OwnConfig {
@@ -126,6 +143,8 @@ export interface OwnConfig {
   title: string;
   consumer_id?: string;
   config: JsonObject;
+  /** The text as it was saved, if it still has the same content. */
+  text?: string;
   holds: boolean;
   problem?: string;
 }
@@ -133,6 +152,7 @@ export interface OwnConfig {
 export interface Configs {
   file?: ConfigFile;
   breadcrumbs: OwnConfig[];
+  builders: { name: string; etag: string; builders: number; ok: boolean }[];
   in_force: (Consumer & { origin: "file" | "breadcrumb"; id?: string })[];
 }
 
@@ -166,7 +186,18 @@ export const contexts = {
   },
   preview: (body: PreviewRequest, signal?: AbortSignal) =>
     client.json<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
-  configs: (signal?: AbortSignal) => client.json<Configs>("/contexts/configs", { ...(signal && { signal }) }),
+  /** Return the configs and their ETag, or null if they still have the given ETag. */
+  configs: async (etag?: string): Promise<{ configs: Configs; etag: string | undefined } | null> => {
+    const headers = etag === undefined ? {} : { "if-none-match": etag };
+    try {
+      const { data, response } = await client.request<Configs>("/contexts/configs", { headers });
+      return { configs: data, etag: response.headers.get("etag") ?? undefined };
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 304) return null;
+      throw error;
+    }
+  },
+  values: () => client.json<KnownValues>("/contexts/config/values"),
   check: (text: string, signal?: AbortSignal) =>
     client.json<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
   schema: () => client.json<JsonObject>("/contexts/config/schema"),
@@ -180,6 +211,8 @@ export const contexts = {
 
 export const REASONS: Record<Reason, string> = {
   "over budget": "This item, or a newer item of the conversation, exceeds the token budget.",
+  "over limit": "The key has a limit, and newer items fill it.",
+  "without its question": "It answers a message that was left out.",
   duplicate: "Another source has already found it.",
   excluded: "The config excludes its schema or one of its tags.",
   internal: "Internal breadcrumbs are never shown to models.",
@@ -200,7 +233,8 @@ export function sourceInWords(source: SourceView): string {
   ].filter(Boolean);
   const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
   const where = source.scope ? SCOPES[source.scope] : "";
-  return [many, "of", ...what, where, source.shared ? "or without a session" : ""].filter(Boolean).join(" ");
+  const together = source.key_limit === undefined ? "" : `(at most ${source.key_limit} for this key together)`;
+  return [many, "of", ...what, where, source.shared ? "or without a session" : "", together].filter(Boolean).join(" ");
 }
 
 /** Describe the rank of an item among those that a source found: `newest`, `2nd newest`. */
