@@ -50,9 +50,10 @@ export class SchemaGuide {
     if (place.from === context.pos && !context.explicit) return null;
     const options = place.expects === "name" ? this.#names(place, text) : this.#values(place, text);
     if (!options.length) return null;
-    const { from, to } = place;
+    // Options are compared with the text before the cursor. Applying one replaces the whole token.
+    const { from } = place;
     // An explicit request shows all options. Typing shows the options that match.
-    return context.explicit ? { from, to, options, filter: false } : { from, to, options, validFor: /^"?[^"\n]*"?$/ };
+    return context.explicit ? { from, options, filter: false } : { from, options, validFor: /^"?[^"\n]*$/ };
   };
 
   /** Return the tooltip for a field name. */
@@ -86,7 +87,7 @@ export class SchemaGuide {
         detail: schema.required?.includes(name) ? "required" : "",
         info: describe(this.#resolved(of)) ?? "",
         boost: schema.required?.includes(name) ? 1 : 0,
-        apply: colon ? `"${name}"` : this.#insertField(name, [...place.path, name], text),
+        apply: colon ? replaceToken(`"${name}"`) : this.#insertField(name, [...place.path, name], text),
       }));
   }
 
@@ -100,23 +101,16 @@ export class SchemaGuide {
     const before = `"${name}": `;
     // The cursor goes behind the opening quote, so that a chosen or typed value replaces the first one.
     const cursor = before.length + (offers ? value.indexOf('"') + 1 : value.length);
-    return (view, completion, from, to) => {
-      view.dispatch({
-        changes: { from, to, insert: before + value },
-        selection: { anchor: from + cursor },
-        userEvent: "input.complete",
-        annotations: pickedCompletion.of(completion),
-      });
-      if (offers) startCompletion(view);
-    };
+    return replaceToken(before + value, cursor, offers);
   }
 
   #values(place: Place, text: string): Completion[] {
     if (place.expects !== "value") return [];
-    const taken = place.present;
+    const inArray = typeof place.path.at(-1) === "number";
     return this.#choices(place.path, text)
-      .filter((value) => typeof value !== "string" || !taken.has(value))
-      .map((value) => ({ label: JSON.stringify(value), type: "enum" }));
+      .filter((value) => !inArray || typeof value !== "string" || !place.present.has(value))
+      .map((value) => JSON.stringify(value))
+      .map((label) => ({ label, type: "enum", apply: replaceToken(label) }));
   }
 
   /** Return the values that a path can have: those of the schema, or else those that exist in the store. */
@@ -197,6 +191,20 @@ function describe(schema: Schema): string | undefined {
       : undefined,
   ].filter((part) => part !== undefined);
   return parts.length ? parts.map((part) => (/[.!?]$/.test(part) ? part : `${part}.`)).join(" ") : undefined;
+}
+
+/** Return a function that replaces the token at the cursor, and then offers values if `offers` is set. */
+function replaceToken(insert: string, cursor = insert.length, offers = false): NonNullable<Completion["apply"]> {
+  return (view, completion, from, to) => {
+    const end = Math.max(to, locate(view.state.doc.toString(), to).to);
+    view.dispatch({
+      changes: { from, to: end, insert },
+      selection: { anchor: from + cursor },
+      userEvent: "input.complete",
+      annotations: pickedCompletion.of(completion),
+    });
+    if (offers) startCompletion(view);
+  };
 }
 
 /** Return the keys of the sources in a text, which can be incomplete. */
