@@ -37,7 +37,7 @@ class CompletionValues:
 
 async def load_known_names(store: Store, owner: UUID, load_consumers: LoadConsumers | None) -> KnownNames:
     """Return the names that a config of an owner can be compared with."""
-    schemas, consumers = await gather(_schemas(store, owner), _consumers(store, owner, load_consumers))
+    schemas, consumers = await gather(store.schema_names(owner), _consumers(store, owner, load_consumers))
     return KnownNames(schemas, consumers)
 
 
@@ -50,18 +50,13 @@ async def load_values(
         return frozenset() if load_consumers is None else await load_consumers(owner)
 
     query = Query(limit=_RECENT, keep=may_see, max_bytes=4 << 20)
-    schemas, reading, page = await gather(_schemas(store, owner), consumers(), store.list(owner, query))
+    schemas, reading, page = await gather(store.schema_names(owner), consumers(), store.list(owner, query))
     tags = {tag for crumb in page.items for tag in crumb.tags if not tag.startswith(SESSION)}
     return CompletionValues(
         sorted(schemas - INTERNAL_SCHEMAS)[:_MAX_NAMES],
         sorted(tags)[:_MAX_NAMES],
         sorted(reading)[:_MAX_NAMES],
     )
-
-
-async def _schemas(store: Store, owner: UUID) -> frozenset[str]:
-    by_lane = await store.schemas(owner, list(range(store.lanes)))
-    return frozenset(name for names in by_lane.values() for name in names if name)
 
 
 async def _consumers(

@@ -144,7 +144,7 @@ def _find_warnings(file: Path, configs: tuple[ContextConfig, ...], known: KnownN
 
 def _known_names(settings: Settings, owner: UUID | None) -> KnownNames:
     """Return the names in the store. Without a store, nothing is known."""
-    from breadcrumbs.composition.workers import read_consumers
+    from breadcrumbs.composition.consumers import read_consumers
     from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN
     from breadcrumbs.context_builder.known_names import load_known_names
     from breadcrumbs.runtime.errors import BreadcrumbsError

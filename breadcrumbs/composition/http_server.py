@@ -21,6 +21,7 @@ import anyio.to_thread
 import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.storage import data_directory, open_store
@@ -28,7 +29,6 @@ from breadcrumbs.composition.workers import (
     WorkerParts,
     config_file,
     open_configs,
-    read_consumers,
     running_workers,
 )
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce

@@ -30,7 +30,6 @@ from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
-from breadcrumbs.context_builder.known_names import LoadConsumers
 from breadcrumbs.context_builder.published_configs import publishing
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
@@ -76,23 +75,6 @@ def open_configs(store: Store, settings: Settings) -> ConfigsInForce:
     except ConfigError as error:
         raise StartupError(f"the context config is invalid:\n{error}") from None
     return configs
-
-
-def read_consumers(store: Store, settings: Settings) -> LoadConsumers | None:
-    """Return a function that returns the consumers whose contexts the agents of an owner read.
-
-    Return None if the agents of the settings cannot be loaded. An agent runner reports the reason when it starts.
-    """
-    try:
-        agents = AgentsInForce(store, load_definitions(settings.agents))
-    except (StartupError, OSError):
-        return None
-
-    async def load(owner: UUID) -> frozenset[str]:
-        active = await agents.get(owner)
-        return frozenset(consumer for agent in active for consumer in agent.definition.consumers)
-
-    return load
 
 
 # Single workers

@@ -99,7 +99,7 @@ async def test_names_come_from_the_store_and_the_agents(store: Store) -> None:
 
     known = await load_known_names(store, OWNER, consumers)
     assert known.schemas is not None and {"user.message.v1", "note.v1"} <= known.schemas
-    assert known.consumers == {"tester"}
+    assert known.consumers == frozenset(("tester",))
     values = await load_values(store, OWNER, consumers, lambda crumb: crumb.schema_name != "note.v1")
     assert values.consumers == ["tester"] and {"user.message.v1", "note.v1"} <= set(values.schemas)
     assert "topic:tea" in values.tags and "topic:hidden" not in values.tags

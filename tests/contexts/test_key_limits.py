@@ -216,7 +216,7 @@ def test_an_invalid_limit_is_reported_at_its_place(limits: list[dict[str, Any]],
 async def converse(store: Store, turns: int, session: str = "s") -> Breadcrumb:
     for number in range(turns):
         question = await post(store, f"question {number}", session=session, tags=("user:message",))
-        fields = {"context": {"message": f"answer {number}", "trigger_id": str(question.id)}}
+        fields: dict[str, Any] = {"context": {"message": f"answer {number}", "trigger_id": str(question.id)}}
         await post(store, "", session=session, schema="agent.response.v1", **fields)
     return await post(store, "now", session=session, tags=("user:message",))
 
@@ -237,7 +237,7 @@ async def test_a_limit_per_key_is_read_in_one_round_trip(store: Store) -> None:
     trigger, hints = await converse(store, 30), SchemaHints(store)
     shipped = parse_configs(SHIPPED.read_bytes())[0]
     await build_context(store, shipped, trigger, hints=hints)
-    counting = store.connection = Counting(store.connection)  # type: ignore[assignment]
+    counting = store.connection = Counting(store.connection)
     await build_context(store, shipped, trigger, hints=hints)
     assert counting.waits == 1
 
