@@ -171,13 +171,13 @@ def assemble(
     *,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb] | None = None,
-    read: Sequence[Source] | None = None,
+    selection: Selection | None = None,
 ) -> Assembled:
     """Select, count and order the items.
 
     The trigger is always included. Newer items have priority over older ones. `definitions` are schema definitions
-    with the hints for breadcrumbs that have no hints of their own. `read` are the sources with the limits that they
-    were read with. None: the full limits.
+    with the hints for breadcrumbs that have no hints of their own. `selection` is the result of `select`.
+    None: select among the items of sources that were read with their full limits.
     """
     if (kind := withheld_reason(trigger)) in ("secret", "private"):
         raise TriggerWithheld(
@@ -193,7 +193,9 @@ def assemble(
         ],
         users=users_of(trigger.tags),
     )
-    chosen = _limit_candidates(config, trigger, found, read or config.full_sources, result)
+    if selection is None:
+        selection = select(config, trigger, found, config.full_sources)
+    chosen = _limit_candidates(config, trigger, selection, result)
     candidates = _sort_by_priority(chosen, trigger)
     _add_items(result, candidates, config, counter, definitions or {})
     _sort_for_prompt(result.items, config, trigger)
@@ -204,35 +206,49 @@ def assemble(
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The candidates of a context, before limits per key and the budget are applied."""
+
+    candidates: list[SourceItem]
+    left_out: list[LeftOut]
+    cut: frozenset[int]
+    """Sources that reached the limit that they were read with. Empty if the config has no limits per key."""
+
+
+def select(
+    config: ContextConfig, trigger: Breadcrumb, found: Sequence[SourceItem], read: Sequence[Source]
+) -> Selection:
+    """Select the items that may be in a context. `read` are the sources with the limits they were read with."""
+    left_out: list[LeftOut] = []
+    candidates = _choose_candidates(config, trigger, found, left_out)
+    cut: frozenset[int] = frozenset()
+    if config.limits:
+        cut = cut_sources(read, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
+    return Selection(candidates, left_out, cut)
+
+
+def find_sources_to_extend(
+    config: ContextConfig, trigger: Breadcrumb, selection: Selection
+) -> dict[int, Source]:
+    """Return the sources that were not read far enough for the limits of their keys, by index."""
+    if not selection.cut:
+        return {}
+    return sources_to_extend(config, trigger, selection.candidates, selection.cut)
+
+
 def _limit_candidates(
-    config: ContextConfig,
-    trigger: Breadcrumb,
-    found: Sequence[SourceItem],
-    read: Sequence[Source],
-    result: Assembled,
+    config: ContextConfig, trigger: Breadcrumb, selection: Selection, result: Assembled
 ) -> list[SourceItem]:
-    """Return the candidates within the limits of their keys. Add the others to `result.left_out`."""
-    chosen = _choose_candidates(config, trigger, found, result)
+    """Return the candidates within the limits of their keys. Add all others to `result.left_out`."""
+    result.left_out += selection.left_out
     if not config.limits:
-        return chosen
-    cut = cut_sources(read, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
-    limited = apply_limits(config, trigger, chosen, cut)
+        return selection.candidates
+    limited = apply_limits(config, trigger, selection.candidates, selection.cut)
     result.left_out += [
         LeftOut(entry.source, entry.number, entry.crumb, reason) for entry, reason in limited.left_out
     ]
     return limited.kept
-
-
-def find_sources_to_extend(
-    config: ContextConfig, trigger: Breadcrumb, found: Sequence[SourceItem]
-) -> dict[int, Source]:
-    """Return the sources that were not read far enough for the limits of their keys, by index."""
-    if not config.limits:
-        return {}
-    cut = cut_sources(config.first_sources, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
-    if not cut:
-        return {}
-    return sources_to_extend(config, trigger, _choose_candidates(config, trigger, found, Assembled()), cut)
 
 
 def _add_items(
@@ -316,11 +332,11 @@ def _matched_tags(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
 
 
 def _choose_candidates(
-    config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], result: Assembled
+    config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], left_out: list[LeftOut]
 ) -> list[SourceItem]:
     """Return the items that may be in the context.
 
-    The trigger is one of them. Add the other items to `result.left_out`, with the reason.
+    The trigger is one of them. Add the other items to `left_out`, with the reason.
     """
     trigger_id = trigger.id_text
     chosen: dict[str, SourceItem] = {trigger_id: SourceItem(TRIGGER, 0, trigger)}
@@ -340,7 +356,7 @@ def _choose_candidates(
         if reason is None:
             chosen[id] = entry
         else:
-            result.left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
+            left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     return list(chosen.values())
 
 

@@ -15,6 +15,7 @@ from breadcrumbs.context_builder.assembly import (
     Assembled,
     assemble,
     find_sources_to_extend,
+    select,
     waits_for_its_turn,
 )
 from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
@@ -332,13 +333,15 @@ async def _assemble_fetched(
 
     await fetched.refill(store, trigger, waits, keep=keep)
     items = fetched.items(trigger)
-    if further := find_sources_to_extend(config, trigger, items):
+    selection = select(config, trigger, items, fetched.sources)
+    if further := find_sources_to_extend(config, trigger, selection):
         await fetched.extend(store, trigger, further, waits, keep=keep)
         items = fetched.items(trigger)
+        selection = select(config, trigger, items, fetched.sources)
     schemas = {item.crumb.schema_name for item in items} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
     assembled = assemble(
-        config, trigger, items, counter=token_counter(), definitions=definitions, read=fetched.sources
+        config, trigger, items, counter=token_counter(), definitions=definitions, selection=selection
     )
     assembled.notes.extend(fetched.notes)
     return assembled

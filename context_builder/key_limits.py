@@ -24,12 +24,16 @@ class Limited(NamedTuple):
     left_out: list[tuple[SourceItem, LimitReason]]
 
 
-def questions_of(crumb: Breadcrumb) -> frozenset[str]:
+def questions_of(crumb: Breadcrumb) -> tuple[str, ...]:
     """Return the ids of the messages that a breadcrumb answers. Empty if it answers none."""
     context = crumb.context
-    merged = context.get("answers")
-    ids = [context.get("trigger_id"), *(merged if isinstance(merged, list) else ())]
-    return frozenset(id for id in ids if isinstance(id, str))
+    question, merged = context.get("trigger_id"), context.get("answers")
+    # A client can also write an answer, and these fields can have any JSON value.
+    if not isinstance(question, str) or question == crumb.id_text:
+        return ()
+    return (
+        (question, *(id for id in merged if isinstance(id, str))) if isinstance(merged, list) else (question,)
+    )
 
 
 def apply_limits(
@@ -79,7 +83,7 @@ def _orphans(
     at_start = True
     for entry in reversed(window):  # oldest first, because an answer can be the question of another one
         crumb = entry.crumb
-        questions = questions_of(crumb) - {crumb.id_text}
+        questions = questions_of(crumb)
         in_conversation = crumb.session_id == trigger.session_id
         is_orphan = bool(questions) and present.isdisjoint(questions) and crumb.id != trigger.id
         may_be_cut = at_start and in_conversation and bool(cut_schemas - {crumb.schema_name})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.context_builder.assembly import Assembled, assemble, find_sources_to_extend
+from breadcrumbs.context_builder.assembly import Assembled, assemble, find_sources_to_extend, select
 from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
@@ -128,7 +128,7 @@ def test_reading_a_share_first_gives_the_same_context_as_reading_everything(
     one = config(**limited(limit))
     by_source = [*messages, trigger], answers
     first = read(one, *by_source, full=False)
-    further = find_sources_to_extend(one, trigger, first)
+    further = find_sources_to_extend(one, trigger, select(one, trigger, first, one.first_sources))
     everything = read(one, *by_source)
     sources = [further.get(number, source) for number, source in enumerate(one.first_sources)]
     second = [
@@ -136,7 +136,7 @@ def test_reading_a_share_first_gives_the_same_context_as_reading_everything(
         for entry in everything
         if entry.number is not None and entry.rank < sources[entry.number].fetch.limit
     ]
-    stepped = assemble(one, trigger, second, counter=Words(), read=sources)
+    stepped = assemble(one, trigger, second, counter=Words(), selection=select(one, trigger, second, sources))
     assert order(stepped) == order(made(trigger, everything, **limited(limit)))
 
 
