@@ -16,6 +16,12 @@ import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.item_cuts import Cut, CutContent, cut_to_tokens
+from breadcrumbs.context_builder.key_limits import (
+    answers_without_questions,
+    apply_limits,
+    cut_sources,
+    sources_to_extend,
+)
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
@@ -28,7 +34,17 @@ from breadcrumbs.runtime.workers.errors import TurnFailed
 ItemPlace = Literal["conversation", "elsewhere", "shared"]
 """Origin of an item: the session of the trigger, another session, or no session."""
 
-Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "private", "not yet its turn"]
+Reason = Literal[
+    "over budget",
+    "over limit",
+    "without its question",
+    "duplicate",
+    "excluded",
+    "internal",
+    "secret",
+    "private",
+    "not yet its turn",
+]
 """Reason why a breadcrumb was left out of a context."""
 
 TRIGGER: Final = "trigger"
@@ -88,7 +104,7 @@ class LeftOut(NamedTuple):
     crumb: Breadcrumb
     reason: Reason
     tokens: int | None = None
-    """Size of the breadcrumb. Set only if it did not fit into the budget."""
+    """Size of the breadcrumb. Set only if it or its question did not fit into the budget."""
 
     def reference(self) -> dict[str, Any]:
         """Return the reference that is stored in the explanation."""
@@ -161,11 +177,13 @@ def assemble(
     *,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb] | None = None,
+    selection: Selection | None = None,
 ) -> Assembled:
     """Select, count and order the items.
 
     The trigger is always included. Newer items have priority over older ones. `definitions` are schema definitions
-    with the hints for breadcrumbs that have no hints of their own.
+    with the hints for breadcrumbs that have no hints of their own. `selection` is the result of `select`.
+    None: select among the items of sources that were read with their full limits.
     """
     if (kind := withheld_reason(trigger)) in ("secret", "private"):
         raise TriggerWithheld(
@@ -175,12 +193,17 @@ def assemble(
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[_describe_source(source, numbers[number]) for number, source in enumerate(config.sources)],
+        sources=[
+            _describe_source(source, numbers[number], config.key_limits.get(source.key))
+            for number, source in enumerate(config.full_sources)
+        ],
         users=users_of(trigger.tags),
     )
-    chosen = _choose_candidates(config, trigger, found, result)
+    if selection is None:
+        selection = select(config, trigger, found, config.full_sources)
+    chosen = _limit_candidates(config, trigger, selection, result)
     candidates = _sort_by_priority(chosen, trigger, _attached_since(config, trigger, chosen))
-    _add_items(result, candidates, config.sources, counter, definitions or {})
+    _add_items(result, candidates, config, counter, definitions or {})
     _sort_for_prompt(result.items, config, trigger)
     if result.tokens > result.budget:
         result.notes.append("the trigger alone exceeds the budget")
@@ -189,22 +212,70 @@ def assemble(
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The candidates of a context, before limits per key and the budget are applied."""
+
+    candidates: list[SourceItem]
+    left_out: list[LeftOut]
+    cut: frozenset[int]
+    """Sources that reached the limit that they were read with. Empty if the config has no limits per key."""
+
+
+def select(
+    config: ContextConfig, trigger: Breadcrumb, found: Sequence[SourceItem], read: Sequence[Source]
+) -> Selection:
+    """Select the items that may be in a context. `read` are the sources with the limits they were read with."""
+    left_out: list[LeftOut] = []
+    candidates = _choose_candidates(config, trigger, found, left_out)
+    cut: frozenset[int] = frozenset()
+    if config.limits:
+        cut = cut_sources(read, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
+    return Selection(candidates, left_out, cut)
+
+
+def find_sources_to_extend(
+    config: ContextConfig, trigger: Breadcrumb, selection: Selection
+) -> dict[int, Source]:
+    """Return the sources that were not read far enough for the limits of their keys, by index."""
+    if not selection.cut:
+        return {}
+    return sources_to_extend(config, trigger, selection.candidates, selection.cut)
+
+
+def _limit_candidates(
+    config: ContextConfig, trigger: Breadcrumb, selection: Selection, result: Assembled
+) -> list[SourceItem]:
+    """Return the candidates within the limits of their keys. Add all others to `result.left_out`."""
+    result.left_out += selection.left_out
+    if not config.limits:
+        return selection.candidates
+    limited = apply_limits(config, trigger, selection.candidates, selection.cut)
+    result.left_out += [
+        LeftOut(entry.source, entry.number, entry.crumb, reason) for entry, reason in limited.left_out
+    ]
+    return limited.kept
+
+
 def _add_items(
     result: Assembled,
     candidates: Sequence[tuple[SourceItem, ItemPlace]],
-    sources: Sequence[Source],
+    config: ContextConfig,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb],
 ) -> None:
     """Add the candidates that fit into the budget.
 
-    The trigger, which is the first candidate, is always added.
+    The trigger, which is the first candidate, is always added. The conversation is complete before other items are
+    added.
     """
     conversation_is_full = False
     for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
+        if conversation_is_full and place != "conversation":
+            _remove_cut_answers(result, config)
         hints, definition = find_hints(crumb, definitions)
-        source = None if entry.number is None or position == 0 else sources[entry.number]
+        source = None if entry.number is None or position == 0 else config.sources[entry.number]
         content, tokens, cut = _sized_content(model_content(crumb, hints), source, counter)
         # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
         skipped = conversation_is_full and place == "conversation"
@@ -216,10 +287,12 @@ def _add_items(
         result.tokens += tokens
         if definition is not None and crumb.schema_name is not None:
             result.definitions[crumb.schema_name] = definition
-        matched = () if entry.number is None else _matched_tags(sources[entry.number], crumb)
+        matched = () if entry.number is None else _matched_tags(config.sources[entry.number], crumb)
         result.items.append(
             ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched, cut)
         )
+    if conversation_is_full:
+        _remove_cut_answers(result, config)
 
 
 def _sized_content(content: dict[str, Any], source: Source | None, counter: TokenCounter) -> CutContent:
@@ -229,7 +302,23 @@ def _sized_content(content: dict[str, Any], source: Source | None, counter: Toke
     return cut_to_tokens(content, source.max_tokens, counter)
 
 
-def _describe_source(source: Source, found: int) -> dict[str, Any]:
+def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
+    """Remove answers whose questions did not fit into the budget, for keys with a limit."""
+    if not config.limits:
+        return
+    left = [out.crumb for out in result.left_out if out.reason == "over budget"]
+    dropped = answers_without_questions(
+        [(item.source, item.crumb) for item in result.items], left, config.key_limits
+    )
+    for item in [item for item in result.items if item.crumb.id_text in dropped]:
+        result.items.remove(item)
+        result.tokens -= item.tokens
+        result.left_out.append(
+            LeftOut(item.source, item.number, item.crumb, "without its question", item.tokens)
+        )
+
+
+def _describe_source(source: Source, found: int, key_limit: int | None) -> dict[str, Any]:
     described: dict[str, Any] = {"key": source.key}
     if source.schema_name is not None:
         described["schema_name"] = source.schema_name
@@ -242,6 +331,8 @@ def _describe_source(source: Source, found: int) -> dict[str, Any]:
         described["limit"] = source.fetch.limit
     if source.max_tokens is not None:
         described["max_tokens"] = source.max_tokens
+    if key_limit is not None:
+        described["key_limit"] = key_limit
     if source.fetch.method != "event_data":
         described["scope"] = source.fetch.scope
     if source.fetch.includes_shared:
@@ -257,11 +348,11 @@ def _matched_tags(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
 
 
 def _choose_candidates(
-    config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], result: Assembled
+    config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], left_out: list[LeftOut]
 ) -> list[SourceItem]:
     """Return the items that may be in the context.
 
-    The trigger is one of them. Add the other items to `result.left_out`, with the reason.
+    The trigger is one of them. Add the other items to `left_out`, with the reason.
     """
     trigger_id = trigger.id_text
     chosen: dict[str, SourceItem] = {trigger_id: SourceItem(TRIGGER, 0, trigger)}
@@ -281,7 +372,7 @@ def _choose_candidates(
         if reason is None:
             chosen[id] = entry
         else:
-            result.left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
+            left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     return list(chosen.values())
 
 

@@ -11,7 +11,13 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.context_builder.assembly import Assembled, assemble, waits_for_its_turn
+from breadcrumbs.context_builder.assembly import (
+    Assembled,
+    assemble,
+    find_sources_to_extend,
+    select,
+    waits_for_its_turn,
+)
 from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.configs_in_force import CONTEXT_CONFIGS, ConfigsInForce
 from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
@@ -306,7 +312,7 @@ async def build_context(
 
     Breadcrumbs that `keep` rejects are treated as missing.
     """
-    fetched = await fetch(store, config.sources, trigger, keep=keep)
+    fetched = await fetch(store, config.first_sources, trigger, keep=keep)
     return await _assemble_fetched(store, config, trigger, fetched, hints=hints, keep=keep)
 
 
@@ -320,12 +326,23 @@ async def _assemble_fetched(
     keep: Keep | None = None,
 ) -> Assembled:
     """Assemble a context from the breadcrumbs that its sources found."""
+
     # Messages that wait for their turn must not use up the limit of a source.
-    await fetched.refill(store, trigger, lambda crumb: waits_for_its_turn(config, trigger, crumb), keep=keep)
+    def waits(crumb: Breadcrumb) -> bool:
+        return waits_for_its_turn(config, trigger, crumb)
+
+    await fetched.refill(store, trigger, waits, keep=keep)
     items = fetched.items(trigger)
+    selection = select(config, trigger, items, fetched.sources)
+    if further := find_sources_to_extend(config, trigger, selection):
+        await fetched.extend(store, trigger, further, waits, keep=keep)
+        items = fetched.items(trigger)
+        selection = select(config, trigger, items, fetched.sources)
     schemas = {item.crumb.schema_name for item in items} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
-    assembled = assemble(config, trigger, items, counter=token_counter(), definitions=definitions)
+    assembled = assemble(
+        config, trigger, items, counter=token_counter(), definitions=definitions, selection=selection
+    )
     assembled.notes.extend(fetched.notes)
     return assembled
 
@@ -347,6 +364,7 @@ async def gather_parts(
         consumer_id="",
         update_triggers=tuple(triggers),
         sources=tuple(sources),
+        limits=(),
         exclude=Exclude(),
         output=Output(),
         formatting=Formatting(),

@@ -9,6 +9,7 @@ a misspelt filter must not show the model more than intended.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -23,7 +24,7 @@ from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.retrieval.sources import Source, SourceTags
+from breadcrumbs.runtime.retrieval.sources import Source, SourceKey, SourceTags
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 CONSUMER: Final = "consumer:"
@@ -70,6 +71,16 @@ class Formatting(_ConfigModel):
     )
 
 
+class KeyLimit(_ConfigModel):
+    """Limit of one key: how many breadcrumbs all sources with this key contribute together."""
+
+    key: SourceKey = Field(description="Key of the sources that share the limit.")
+    limit: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
+        description="Maximum number of breadcrumbs of all sources with this key together, including the trigger. "
+        "The newest are kept. An answer whose question is left out is left out too."
+    )
+
+
 def _check_not_empty(trigger: Selector) -> Selector:
     if trigger.is_empty:
         raise PydanticCustomError("everything", "this trigger matches everything: add a schema_name or tags")
@@ -96,9 +107,25 @@ class ContextConfig(_ConfigModel):
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=64)] = Field(
         description="Breadcrumbs to fetch. Sources with the same key fill the same part of the context."
     )
+    limits: Annotated[tuple[KeyLimit, ...], Field(max_length=64)] = Field(
+        (), description="Limits per key. Each limit counts for all sources with the same key together."
+    )
     exclude: Exclude = Exclude()
     output: Output = Output()
     formatting: Formatting = Formatting()
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> ContextConfig:
+        keys, seen = {source.key for source in self.sources}, set[str]()
+        for number, entry in enumerate(self.limits):
+            if entry.key not in keys:
+                names = ", ".join(sorted(keys))
+                message = f"no source has the key {entry.key!r}, expected one of: {names}"
+                raise _error("limit_key", message, "limits", number, "key")
+            if entry.key in seen:
+                raise _error("limit_twice", f"{entry.key!r} already has a limit", "limits", number, "key")
+            seen.add(entry.key)
+        return self
 
     @model_validator(mode="after")
     def _check_triggers_and_tags(self) -> ContextConfig:
@@ -135,7 +162,41 @@ class ContextConfig(_ConfigModel):
 
         Each context stores the hash of its config.
         """
-        return sha256(canonical(self.model_dump(mode="json"))).hexdigest()[:16]
+        document = self.model_dump(mode="json")
+        if not self.limits:
+            del document["limits"]  # configs without limits keep the hash that they had before limits existed
+        # The effective limit of a source depends on whether its own limit is set. The dump does not contain that.
+        document["sources"] = [source.model_dump(mode="json") for source in self.full_sources]
+        return sha256(canonical(document)).hexdigest()[:16]
+
+    @cached_property
+    def key_limits(self) -> dict[str, int]:
+        """Limits by key."""
+        return {entry.key: entry.limit for entry in self.limits}
+
+    @cached_property
+    def full_sources(self) -> tuple[Source, ...]:
+        """The sources with their effective limits.
+
+        A source without its own limit can fill the whole limit of its key.
+        """
+        return tuple(
+            _with_limit(
+                source, self.key_limits.get(source.key), replaces="limit" not in source.fetch.model_fields_set
+            )
+            for source in self.sources
+        )
+
+    @cached_property
+    def first_sources(self) -> tuple[Source, ...]:
+        """The sources with the limits of the first read.
+
+        Sources that share a limit first read about an equal share of it, so a limit per key costs no more than a limit
+        per source. `key_limits.sources_to_extend` tells which sources must then be read further.
+        """
+        sharing = Counter(source.key for source in self.sources if source.fetch.method == "recent")
+        shares = {key: -(-limit // max(1, sharing[key])) + 1 for key, limit in self.key_limits.items()}
+        return tuple(_with_limit(source, shares.get(source.key)) for source in self.full_sources)
 
     def produces(self, schema_name: str | None, tags: Sequence[str]) -> bool:
         """Return whether a breadcrumb is a context of this config."""
@@ -153,6 +214,13 @@ class ContextConfig(_ConfigModel):
         inherited = inherited_tags([*(trigger.all_tags or ()), *(trigger.any_tags or ())])
         tags = [*self.output.tags, self.consumer_tag, *inherited]
         return trigger.matches_meta(self.output.schema_name, tags, trigger.session_id)
+
+
+def _with_limit(source: Source, limit: int | None, *, replaces: bool = False) -> Source:
+    """Return a source with a smaller limit, or with any limit if it `replaces` the one of the source."""
+    if limit is None or source.fetch.method != "recent" or not (replaces or limit < source.fetch.limit):
+        return source
+    return source.model_copy(update={"fetch": source.fetch.model_copy(update={"limit": limit})})
 
 
 def _error(kind: str, message: str, *at: str | int) -> PydanticCustomError:

@@ -30,6 +30,11 @@ class ChangedMeanwhile(BreadcrumbsError):
         self.tag = tag
 
 
+def content_tag(raw: bytes) -> str:
+    """Return the tag of a content, which clients get as its ETag."""
+    return sha256(raw).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class FileContent:
     """The content of a config file, or the reason why it cannot be read."""
@@ -81,7 +86,7 @@ class ConfigFile:
                 raw = file.read(MAX_BYTES + 1)
         except OSError as error:
             return FileContent(None, NO_FILE, f"cannot be read: {error.strerror or error}")
-        return FileContent(raw, sha256(raw).hexdigest()[:32])
+        return FileContent(raw, content_tag(raw))
 
     def check_unlocked(self) -> None:
         """Raise `Forbidden` if the server cannot write the file."""

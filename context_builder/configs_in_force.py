@@ -46,8 +46,12 @@ _SETTLED_SECONDS: Final = 0.2
 """A file that was modified less than this ago can be incomplete."""
 
 
+TEXT_KEY: Final = "$text"
+"""Key of the text in a config breadcrumb. An editor stores it there to keep the layout. It has no effect."""
+
+
 def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
-    document = {key: value for key, value in crumb.context.items() if key != "llm_hints"}
+    document = {key: value for key, value in crumb.context.items() if key not in ("llm_hints", TEXT_KEY)}
     config, faults = check_config(document)
     return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
 
@@ -78,7 +82,9 @@ class ConfigsInForce:
     """
 
     def __init__(self, store: Store, path: Path | None, *, default: bytes | None = None) -> None:
-        self._path = path
+        self.path = path
+        self.valid_content: bytes = default or b""
+        """The last valid content of the file, which is in force. Empty if there is none."""
         self._from_file: tuple[ContextConfig, ...] = (
             parse_configs(default, name="built-in") if default else ()
         )
@@ -115,18 +121,22 @@ class ConfigsInForce:
         """Read the file immediately, after this process has written it."""
         self._check_file(allow_partial=False)
 
-    async def get(self, owner: UUID) -> tuple[ContextConfig, ...]:
+    async def get(
+        self, owner: UUID, shared: tuple[ContextConfig, ...] | None = None
+    ) -> tuple[ContextConfig, ...]:
         """Return the configs of the file and of the owner.
 
-        A config of the owner replaces the config of the file for the same consumer.
+        A config of the owner replaces the config of the file for the same consumer. `shared` are configs to use instead
+        of those of the file.
         """
         if time.monotonic() - self._checked_at > _CHECK_SECONDS:
             self._check_file()
         own = await self._own.get(owner)
+        shared = self._from_file if shared is None else shared
         if not own:
-            return self._from_file
+            return shared
         replaced = {config.consumer_id for config in own}
-        return tuple(config for config in self._from_file if config.consumer_id not in replaced) + own
+        return tuple(config for config in shared if config.consumer_id not in replaced) + own
 
     def invalidate(self, owner: UUID) -> None:
         """Drop the cached configs of an owner after a change."""
@@ -140,20 +150,20 @@ class ConfigsInForce:
         it again.
         """
         self._checked_at = time.monotonic()
-        if self._path is None:
+        if self.path is None:
             return
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
         except OSError as error:
             self._last_content = None
             complaint = ConfigComplaint("", 1, 1, f"cannot be read: {error.strerror or error}")
-            self._refuse(ConfigError(str(self._path), [complaint]))
+            self._refuse(ConfigError(str(self.path), [complaint]))
             return
         if raw == self._last_content:
             return
         try:
-            configs = parse_configs(raw, name=str(self._path))
+            configs = parse_configs(raw, name=str(self.path))
         except ConfigError as error:
             if allow_partial and self._is_being_written():
                 return
@@ -163,16 +173,16 @@ class ConfigsInForce:
         if self._last_content is not None or self.refused is not None:
             _log.info(
                 "context config reloaded",
-                file=str(self._path),
+                file=str(self.path),
                 consumers=[config.consumer_id for config in configs],
             )
-        self._last_content = raw
+        self._last_content = self.valid_content = raw
         self._from_file = configs
         self.refused = None
 
     def _is_being_written(self) -> bool:
         try:
-            age = time.time() - self._path.stat().st_mtime if self._path is not None else 0.0
+            age = time.time() - self.path.stat().st_mtime if self.path is not None else 0.0
         except OSError:
             return True
         return 0 <= age < _SETTLED_SECONDS

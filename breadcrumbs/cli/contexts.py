@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from breadcrumbs.context_builder.audit import AuditReport
     from breadcrumbs.context_builder.config import ContextConfig
-    from breadcrumbs.context_builder.config_checks import ConfigError
+    from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError
+    from breadcrumbs.context_builder.config_warnings import KnownNames
     from breadcrumbs.context_builder.diff import Difference
     from breadcrumbs.context_builder.explanation import Explanation
     from breadcrumbs.context_builder.rebuild import RebuiltContext
@@ -83,59 +84,118 @@ RequiredOwnerOption = Annotated[
 @contexts.command("check")
 def context_check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Context configs (JSON).")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also end with the exit code 1 if there are warnings.")
+    ] = False,
+    owner: RequiredOwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Check context configs for errors.
+    """Check context configs for errors, and for settings without effect.
 
     \b
     crumb context check context.json
     crumb context check configs/*.json --json | jq .complaints
 
-    Prints each error with its line and column. The exit code is 1 if there is one.
+    Prints each error and each warning with its line and column. The exit code is 1 if there is an error, and with
+    --strict also if there is a warning. Schemas and agents are compared with those in the store, if there is one.
     """
     from breadcrumbs.context_builder.config_checks import ConfigError
 
-    good: list[tuple[Path, tuple[ContextConfig, ...]]] = []
+    good: list[CheckedFile] = []
     errors: list[ConfigError] = []
+    known = None
     for file in files:
         try:
-            good.append((file, _read_configs(file)))
+            configs = _read_configs(file)
         except ConfigError as error:
             errors.append(error)
             say(visible(str(error)).replace("\\x0a", "\n"))
+            continue
+        known = known or _known_names(_load_settings(config, data, redis), read_owner(owner))
+        good.append(_find_warnings(file, configs, known))
     if for_people(as_json):
         _print_good_configs(good, with_names=len(files) > 1)
     else:
         _print_checked_configs(good, errors)
-    return PROBLEM if errors else OK
+    warned = any(checked.warnings for checked in good)
+    return PROBLEM if errors or (strict and warned) else OK
 
 
-def _print_good_configs(good: list[tuple[Path, tuple[ContextConfig, ...]]], *, with_names: bool) -> None:
-    for file, configs in good:
+class CheckedFile(NamedTuple):
+    """A valid config file and its warnings."""
+
+    file: Path
+    configs: tuple[ContextConfig, ...]
+    warnings: list[ConfigComplaint]
+
+
+def _find_warnings(file: Path, configs: tuple[ContextConfig, ...], known: KnownNames) -> CheckedFile:
+    from breadcrumbs.context_builder.config_warnings import locate_warnings
+
+    warnings = locate_warnings(file.read_bytes(), configs, known)
+    for warning in warnings:
+        where = f"{warning.where}: " if warning.where else ""
+        say(visible(f"{file}:{warning.line}:{warning.column}: warning: {where}{warning.message}"))
+    return CheckedFile(file, configs, warnings)
+
+
+def _known_names(settings: Settings, owner: UUID | None) -> KnownNames:
+    """Return the names in the store. Without a store, nothing is known."""
+    from breadcrumbs.composition.consumers import read_consumers
+    from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN
+    from breadcrumbs.context_builder.known_names import load_known_names
+    from breadcrumbs.runtime.errors import BreadcrumbsError
+
+    async def read_names(store: Store) -> KnownNames:
+        whose = _choose_owner(settings, owner)
+        return await load_known_names(store, whose, read_consumers(store, settings))
+
+    try:
+        return _on_store(settings, read_names)
+    except BreadcrumbsError:
+        return NOTHING_KNOWN
+
+
+def _print_good_configs(good: list[CheckedFile], *, with_names: bool) -> None:
+    for file, configs, warnings in good:
         names = ", ".join(config.consumer_id for config in configs)
         several = len(configs) != 1
         count = f"{len(configs)} config{'s' if several else ''}, consumer{'s' if several else ''} {names}"
+        if warnings:
+            count += f", {len(warnings)} warning{'s' if len(warnings) != 1 else ''}"
         console().print(f"{file}: valid, {count}" if with_names else f"valid, {count}", markup=False)
 
 
-def _print_checked_configs(
-    good: list[tuple[Path, tuple[ContextConfig, ...]]], errors: list[ConfigError]
-) -> None:
+def _print_checked_configs(good: list[CheckedFile], errors: list[ConfigError]) -> None:
     print_json(
         {
             "ok": not errors,
             "configs": [
-                {"file": str(file), "consumer_id": config.consumer_id, "digest": config.digest}
-                for file, configs in good
-                for config in configs
+                {"file": str(checked.file), "consumer_id": config.consumer_id, "digest": config.digest}
+                for checked in good
+                for config in checked.configs
             ],
-            "complaints": [
-                {"file": e.name, "line": c.line, "column": c.column, "where": c.where, "message": c.message}
-                for e in errors
-                for c in e.complaints
+            "complaints": [_complaint_json(e.name, c) for e in errors for c in e.complaints],
+            "warnings": [
+                _complaint_json(str(checked.file), warning)
+                for checked in good
+                for warning in checked.warnings
             ],
         }
     )
+
+
+def _complaint_json(file: str, found: ConfigComplaint) -> dict[str, object]:
+    return {
+        "file": file,
+        "line": found.line,
+        "column": found.column,
+        "where": found.where,
+        "message": found.message,
+    }
 
 
 def _read_configs(file: Path) -> tuple[ContextConfig, ...]:

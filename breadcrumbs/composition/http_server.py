@@ -21,10 +21,16 @@ import anyio.to_thread
 import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.storage import data_directory, open_store
-from breadcrumbs.composition.workers import WorkerParts, config_file, open_configs, running_workers
+from breadcrumbs.composition.workers import (
+    WorkerParts,
+    config_file,
+    open_configs,
+    running_workers,
+)
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
@@ -149,7 +155,9 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 if workers:
                     parts = WorkerParts(store, reader, settings, configs)
                     await stack.enter_async_context(running_workers(parts))
-                config_routes = ConfigRoutes(configs, config_file(settings, builds=workers))
+                config_routes = ConfigRoutes(
+                    configs, config_file(settings, builds=workers), read_consumers(store, settings)
+                )
                 operations = (
                     *CONTEXTS,
                     *config_routes.operations,

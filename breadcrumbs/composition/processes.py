@@ -26,6 +26,7 @@ from breadcrumbs.composition.workers import (
     open_configs,
     own_workers,
     running,
+    watched_config,
 )
 from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.runtime.errors import StartupError
@@ -38,8 +39,10 @@ def run_context_builder(settings: Settings) -> None:
     """Run one context builder until a signal."""
 
     async def main() -> None:
-        async with _attached_parts(settings) as parts, parts.configs.watched():
-            await _work_until_signal(settings, context_worker(parts))
+        async with _attached_parts(settings) as parts:
+            builder = context_worker(parts)
+            async with watched_config(parts, builder):
+                await _work_until_signal(settings, builder)
 
     _run_process(settings, main())
 

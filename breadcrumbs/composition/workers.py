@@ -30,6 +30,7 @@ from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
+from breadcrumbs.context_builder.published_configs import publishing
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.events.reader import EventReader
@@ -95,6 +96,13 @@ def context_worker(parts: WorkerParts) -> Worker:
     return _make_worker(
         parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags)
     )
+
+
+@asynccontextmanager
+async def watched_config(parts: WorkerParts, builder: Worker) -> AsyncIterator[None]:
+    """Check the config file of a context builder regularly, and publish it for processes without a builder."""
+    async with parts.configs.watched(), publishing(parts.store, parts.configs, builder.name):
+        yield
 
 
 @asynccontextmanager
@@ -221,11 +229,12 @@ async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
     At the end the workers finish their running turns.
     """
     own = load_agents(parts.settings.load)
+    builder = context_worker(parts)
     async with (
         agent_worker(parts, tools=own.tools) as runner,
         own_workers(parts, own) as others,
-        parts.configs.watched(),
-        running(context_worker(parts), runner, *others),
+        watched_config(parts, builder),
+        running(builder, runner, *others),
     ):
         yield
 

@@ -68,6 +68,7 @@ class SourceView(TypedDict):
     method: Literal["recent", "latest", "event_data"]
     limit: NotRequired[int]
     max_tokens: NotRequired[Annotated[int, Field(description="Size limit of one breadcrumb.")]]
+    key_limit: NotRequired[Annotated[int, Field(description="Limit of all sources with this key together.")]]
     scope: NotRequired[Scope]
     shared: NotRequired[
         Annotated[bool, Field(description="The source also finds breadcrumbs that belong to no session.")]
@@ -123,7 +124,10 @@ class LeftOutView(TypedDict):
     reason: Reason
     tokens: NotRequired[
         Annotated[
-            Count, Field(description="Size of the breadcrumb. Present if it did not fit into the budget.")
+            Count,
+            Field(
+                description="Size of the breadcrumb. Present if it or its question did not fit into the budget."
+            ),
         ]
     ]
     id: NotRequired[Id]

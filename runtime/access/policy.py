@@ -114,6 +114,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "previewContext": _READ,
     "checkContextConfig": _READ,
     "contextConfigSchema": _READ,
+    "contextConfigValues": Rule(("subscriber",), narrowed=False),
     "listContextConfigs": Rule(("subscriber",), narrowed=False),
     "readContextConfig": Rule(("subscriber",), narrowed=False),
     "replaceContextConfig": _ADMINISTER,

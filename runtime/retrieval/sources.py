@@ -7,7 +7,7 @@ also reads the indexes of breadcrumbs without a session (see `Fetch.includes_sha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Literal, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
 SourceTags = Annotated[tuple[Tag, ...], Field(max_length=64)]
+SourceKey = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
 
 
 class Fetch(BaseModel):
@@ -64,7 +65,7 @@ class Source(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+    key: SourceKey
     schema_name: SchemaName | None = None
     any_tags: SourceTags = ()
     all_tags: SourceTags = ()
@@ -137,10 +138,29 @@ class Fetched:
         Waiting messages remain in the results, but do not count against the limit.
         """
         full = [
-            (number, crumbs)
+            number
             for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
             if crumbs is not None and len(crumbs) >= source.fetch.max_items and any(map(waits, crumbs))
         ]
+        await self._fetch_more(store, trigger, full, waits, keep)
+
+    async def extend(
+        self,
+        store: Store,
+        trigger: Breadcrumb,
+        sources: Mapping[int, Source],
+        waits: Keep,
+        *,
+        keep: Keep | None = None,
+    ) -> None:
+        """Replace sources by others with larger limits, by their index, and fetch up to these limits."""
+        self.sources = [sources.get(number, source) for number, source in enumerate(self.sources)]
+        await self._fetch_more(store, trigger, list(sources), waits, keep)
+
+    async def _fetch_more(
+        self, store: Store, trigger: Breadcrumb, numbers: Sequence[int], waits: Keep, keep: Keep | None
+    ) -> None:
+        full = [(number, self.results[number] or []) for number in numbers]
         if not full:
             return
 

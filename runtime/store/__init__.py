@@ -20,6 +20,7 @@ __all__ = [
     "opening",
     "options",
     "placement",
+    "published_configs",
     "quotas",
     "record",
     "records",

@@ -64,6 +64,7 @@ Lane 0 only: workers
                                               (exceptions: see housekeeping.py)
     W <kind>                         zset     workers; score = time from which a worker counts as dead
     w <kind>                         set      workers whose death is detected by their connection (liveness.py)
+    G <worker>                       string   the config file that a context builder uses (JSON); expires by itself
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -244,6 +245,9 @@ class Keys:
 
     def visible_workers(self, kind: str) -> bytes:
         return b"%sw%s" % (self._prefixes[0], kind.encode())
+
+    def published_config(self, worker: str) -> bytes:
+        return b"%sG%s" % (self._prefixes[0], worker.encode())
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

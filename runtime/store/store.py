@@ -666,6 +666,11 @@ class Store:
         """Return the schema names of an owner's breadcrumbs, by lane."""
         return lookup.list_schemas(self, owner, lanes)
 
+    async def schema_names(self, owner: UUID) -> frozenset[str]:
+        """Return the schema names of all breadcrumbs of an owner."""
+        by_lane = await self.schemas(owner, list(range(self.lanes)))
+        return frozenset(name for names in by_lane.values() for name in names if name)
+
     async def forget_usage(self, owner: UUID) -> None:
         """Remove the usage counters of an owner. If there is a quota, the next write counts again."""
         await self.connection.call_all(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from breadcrumbs.cli.app import app
+from breadcrumbs.context_builder.assembly import Reason
 from tests.contexts.support import SHIPPED
 
 PAGE = SHIPPED.parents[1] / "docs" / "context-config.md"
@@ -38,13 +40,5 @@ def test_every_command_and_option_exists(command: str, options: str) -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    for reason in (
-        "over budget",
-        "duplicate",
-        "excluded",
-        "internal",
-        "secret",
-        "private",
-        "not yet its turn",
-    ):
+    for reason in get_args(Reason):
         assert f"`{reason}`" in TEXT

@@ -211,6 +211,7 @@ async def test_a_text_is_checked_line_by_line(site: Site) -> None:
         "ok": True,
         "configs": [{"consumer_id": "tester", "digest": (await site.configs())["in_force"][0]["digest"]}],
         "complaints": [],
+        "warnings": [],
     }
     checked = await site.check(BROKEN)
     assert not checked["ok"] and checked["configs"] == []
@@ -398,3 +399,61 @@ async def test_a_forged_context_is_not_accepted(site: Site) -> None:
     crumb = await post(site.store, schema="agent.context.v1", context=forged)
     answer = await site.client.get(f"/contexts/{crumb.id}/explain?parts=true")
     assert answer.status_code == 404, answer.text
+
+
+# The config in force of a broken file, warnings and texts
+
+
+async def test_a_broken_file_is_listed_with_the_last_valid_text(site: Site) -> None:
+    site.book.load()
+    good = site.path.read_text()
+    assert "in_force_text" not in (await site.configs())["file"]
+    site.path.write_text(BROKEN)
+    file = (await site.configs())["file"]
+    assert file["text"] == BROKEN and file["in_force_text"] == good
+    assert [complaint["line"] for complaint in file["complaints"]] == [5, 7]
+    site.path.unlink()
+    file = (await site.configs())["file"]
+    assert "text" not in file and file["in_force_text"] == good
+
+
+async def test_a_check_returns_warnings_only_about_a_valid_text(site: Site) -> None:
+    await post(site.store, "hello", session="s", schema="note.v1")
+    odd = text_of(
+        sources=[{**MESSAGES, "fetch": {"method": "latest", "limit": 2}}],
+        exclude={"schema_names": ["note.v1", "nothing.v1"]},
+    )
+    checked = await site.check(odd)
+    assert checked["ok"] and [one["where"] for one in checked["warnings"]] == [
+        "sources.0.fetch.limit", "exclude.schema_names.1",
+    ]  # fmt: skip
+    assert (await site.check(BROKEN))["warnings"] == []
+
+
+async def test_a_narrowed_token_learns_no_names_of_other_sessions(site: Site) -> None:
+    await post(site.store, "hello", session="other", schema="note.v1")
+    narrowed = await site.token(session_id="mine")
+    text = text_of(exclude={"schema_names": ["note.v1", "nothing.v1"]})
+    checked = await site.call("POST", "/contexts/check", narrowed, json={"text": text})
+    assert checked.json()["warnings"] == []
+    assert (await site.call("GET", "/contexts/config/values", narrowed)).status_code == 403
+
+
+async def test_values_for_completion_come_from_the_owner(site: Site) -> None:
+    await post(site.store, "hello", session="s", tags=("topic:tea",), schema="note.v1")
+    await post(site.store, "hello", session="s", tags=("topic:coffee",), schema="other.v1", owner=uuid4())
+    values = (await site.call("GET", "/contexts/config/values")).json()
+    assert "note.v1" in values["schemas"] and "other.v1" not in values["schemas"]
+    assert values["tags"] == ["topic:tea"]
+
+
+async def test_a_config_breadcrumb_keeps_its_text_until_its_content_changes(site: Site) -> None:
+    text = '{ "$schema": "./x.json",\n\n' + text_of().lstrip("{")
+    context = orjson.loads(text) | {"$text": text}
+    own = await post(site.store, schema="context.config.v1", context=context)
+    (listed,) = (await site.configs())["breadcrumbs"]
+    assert listed["holds"] and listed["text"] == text and listed["config"] == orjson.loads(text)
+    changed = context | {"formatting": {"max_tokens": 9}}
+    await site.client.patch(f"/breadcrumbs/{own.id}", json={"context": changed})
+    (listed,) = (await site.configs())["breadcrumbs"]
+    assert listed["holds"] and "text" not in listed

@@ -69,7 +69,7 @@ export class Sessions {
     return this.#client.json("/sessions", { query, signal });
   }
 
-  create(session: { id?: string; title?: string; state?: JsonObject } = {}, key = newId()): Promise<Session> {
+  create(session: { id?: string; title?: string; user_id?: string; state?: JsonObject } = {}, key = newId()): Promise<Session> {
     return this.#client.json("/sessions", { body: session, headers: { "idempotency-key": key } });
   }
 

@@ -1,6 +1,6 @@
 /** Contexts, their explanations, and context configs: API calls, types and texts. */
 
-import type { Json, JsonObject } from "@breadcrumbs/client";
+import { ApiError, type Json, type JsonObject } from "@breadcrumbs/client";
 import { client } from "./server";
 
 export type Place = "conversation" | "elsewhere" | "shared";
@@ -13,6 +13,8 @@ export interface SourceView {
   method: "recent" | "latest" | "event_data";
   limit?: number;
   max_tokens?: number;
+  /** Limit of all sources with this key together. */
+  key_limit?: number;
   scope?: "current" | "user" | "all";
   shared?: boolean;
   found: number;
@@ -42,6 +44,8 @@ export interface Item {
 
 export type Reason =
   | "over budget"
+  | "over limit"
+  | "without its question"
   | "duplicate"
   | "excluded"
   | "internal"
@@ -109,6 +113,15 @@ export interface Checked {
   ok: boolean;
   configs: Consumer[];
   complaints: Complaint[];
+  /** Settings of a valid text that have no effect. */
+  warnings: Complaint[];
+}
+
+/** Values that exist in the store and the agents. */
+export interface KnownValues {
+  schemas: string[];
+  tags: string[];
+  consumers: string[];
 }
 
 export interface ConfigFile {
@@ -120,6 +133,10 @@ export interface ConfigFile {
   locked?: string;
   configs: Consumer[];
   complaints: Complaint[];
+  /** The last valid text, if the file has errors. */
+  in_force_text?: string;
+  /** The file of context builders in other processes. */
+  published?: boolean;
 }
 
 export interface OwnConfig {
@@ -129,6 +146,8 @@ export interface OwnConfig {
   title: string;
   consumer_id?: string;
   config: JsonObject;
+  /** The text as it was saved, if it still has the same content. */
+  text?: string;
   holds: boolean;
   problem?: string;
 }
@@ -136,6 +155,7 @@ export interface OwnConfig {
 export interface Configs {
   file?: ConfigFile;
   breadcrumbs: OwnConfig[];
+  builders: { name: string; etag: string; builders: number; ok: boolean }[];
   in_force: (Consumer & { origin: "file" | "breadcrumb"; id?: string })[];
 }
 
@@ -171,7 +191,18 @@ export const contexts = {
   },
   preview: (body: PreviewRequest, signal?: AbortSignal) =>
     client.json<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
-  configs: (signal?: AbortSignal) => client.json<Configs>("/contexts/configs", { ...(signal && { signal }) }),
+  /** Return the configs and their ETag, or null if they still have the given ETag. */
+  configs: async (etag?: string): Promise<{ configs: Configs; etag: string | undefined } | null> => {
+    const headers = etag === undefined ? {} : { "if-none-match": etag };
+    try {
+      const { data, response } = await client.request<Configs>("/contexts/configs", { headers });
+      return { configs: data, etag: response.headers.get("etag") ?? undefined };
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 304) return null;
+      throw error;
+    }
+  },
+  values: () => client.json<KnownValues>("/contexts/config/values"),
   check: (text: string, signal?: AbortSignal) =>
     client.json<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
   schema: () => client.json<JsonObject>("/contexts/config/schema"),
@@ -185,6 +216,8 @@ export const contexts = {
 
 export const REASONS: Record<Reason, string> = {
   "over budget": "This item, or a newer item of the conversation, exceeds the token budget.",
+  "over limit": "The key has a limit, and newer items fill it.",
+  "without its question": "It answers a message that was left out.",
   duplicate: "Another source has already found it.",
   excluded: "The config excludes its schema or one of its tags.",
   internal: "Internal breadcrumbs are never shown to models.",
@@ -206,7 +239,10 @@ export function sourceInWords(source: SourceView): string {
   const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
   const where = source.scope ? SCOPES[source.scope] : "";
   const most = source.max_tokens === undefined ? "" : `each cut to ${source.max_tokens} tokens`;
-  return [many, "of", ...what, where, source.shared ? "or without a session" : "", most].filter(Boolean).join(" ");
+  const together = source.key_limit === undefined ? "" : `(at most ${source.key_limit} for this key together)`;
+  return [many, "of", ...what, where, source.shared ? "or without a session" : "", most, together]
+    .filter(Boolean)
+    .join(" ");
 }
 
 /** Describe the rank of an item among those that a source found: `newest`, `2nd newest`. */

@@ -25,15 +25,15 @@ import {
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import type { JsonObject } from "@breadcrumbs/client";
-import type { Complaint } from "../../lib/contexts";
+import type { Complaint, KnownValues } from "../../lib/contexts";
 import { SchemaGuide } from "./completion";
 
 export interface EditorHandle {
   /** Replace the text. The user can undo this. */
   show(text: string): void;
-  complain(complaints: readonly Complaint[]): void;
+  complain(complaints: readonly Complaint[], warnings: readonly Complaint[]): void;
   goTo(complaint: Complaint): void;
-  guide(schema: JsonObject): void;
+  guide(schema: JsonObject, known?: KnownValues): void;
   destroy(): void;
 }
 
@@ -85,16 +85,20 @@ export function createEditor(
       view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: next }, selection: { anchor } });
       showing = false;
     },
-    complain(complaints) {
-      view.dispatch(setDiagnostics(view.state, complaints.map((one) => diagnostic(view.state, one))));
+    complain(complaints, warnings) {
+      const shown = [
+        ...complaints.map((one) => diagnostic(view.state, one, "error")),
+        ...warnings.map((one) => diagnostic(view.state, one, "warning")),
+      ];
+      view.dispatch(setDiagnostics(view.state, shown));
     },
     goTo(complaint) {
       const pos = placeOf(view.state, complaint);
       view.dispatch({ selection: { anchor: pos }, effects: EditorView.scrollIntoView(pos, { y: "center" }) });
       view.focus();
     },
-    guide(schema) {
-      const { complete, explain } = new SchemaGuide(schema);
+    guide(schema, known) {
+      const { complete, explain } = new SchemaGuide(schema, known);
       view.dispatch({
         effects: guided.reconfigure([
           autocompletion({ override: [complete], icons: false }),
@@ -113,13 +117,13 @@ function placeOf(state: EditorState, { line, column }: Complaint): number {
   return Math.min(found.from + before, found.to);
 }
 
-function diagnostic(state: EditorState, complaint: Complaint): Diagnostic {
+function diagnostic(state: EditorState, complaint: Complaint, severity: "error" | "warning"): Diagnostic {
   const from = placeOf(state, complaint);
   const node = syntaxTree(state).resolveInner(from, 1);
   const line = state.doc.lineAt(from);
   // Mark up to the end of the value, but only on its first line, so that the position stays visible.
   const to = node.from === from ? Math.min(node.to, line.to) : Math.min(from + 1, line.to);
-  return { from, to: Math.max(from, to), severity: "error", message: inWords(complaint) };
+  return { from, to: Math.max(from, to), severity, message: inWords(complaint) };
 }
 
 function inWords({ where, message }: Complaint): string {
@@ -219,7 +223,13 @@ const theme = EditorView.theme({
     textDecorationSkipInk: "none",
     textUnderlineOffset: "3px",
   },
-  ".cm-lint-marker-error": { content: "none" },
+  ".cm-lintRange-warning": {
+    backgroundImage: "none",
+    textDecoration: "underline dotted var(--warn)",
+    textDecorationSkipInk: "none",
+    textUnderlineOffset: "3px",
+  },
+  ".cm-lint-marker-error, .cm-lint-marker-warning": { content: "none" },
   ".cm-lint-marker": { width: "auto", height: "auto" },
   ".cm-lint-marker-error::before": {
     content: '"!"',
@@ -231,6 +241,18 @@ const theme = EditorView.theme({
     borderRadius: "50%",
     backgroundColor: "var(--bad)",
     color: "var(--paper)",
+    font: "700 0.8em/1 var(--font)",
+  },
+  ".cm-lint-marker-warning::before": {
+    content: '"!"',
+    display: "grid",
+    placeContent: "center",
+    width: "1.15em",
+    height: "1.15em",
+    marginTop: "0.25em",
+    borderRadius: "50%",
+    border: "1px solid var(--warn)",
+    color: "var(--warn)",
     font: "700 0.8em/1 var(--font)",
   },
   ".cm-tooltip": {
@@ -249,5 +271,6 @@ const theme = EditorView.theme({
   "li[aria-selected] .cm-completionDetail": { color: "inherit" },
   ".cm-tooltip.cm-completionInfo": { padding: "0.5rem 0.7rem", width: "18rem" },
   ".cm-explained, .cm-diagnostic": { padding: "0.4rem 0.7rem" },
+  ".cm-diagnostic-warning": { borderLeft: "3px solid var(--warn)" },
   ".cm-diagnostic-error": { borderLeft: "3px solid var(--bad)" },
 });

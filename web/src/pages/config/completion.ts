@@ -1,10 +1,18 @@
 /** Completions and tooltips from the JSON Schema of context configs. */
 
-import type { CompletionContext, CompletionResult, Completion } from "@codemirror/autocomplete";
+import {
+  pickedCompletion,
+  startCompletion,
+  type Completion,
+  type CompletionContext,
+  type CompletionResult,
+} from "@codemirror/autocomplete";
 import { syntaxTree } from "@codemirror/language";
 import type { EditorState } from "@codemirror/state";
 import type { Tooltip } from "@codemirror/view";
 import type { Json, JsonObject } from "@breadcrumbs/client";
+import type { KnownValues } from "../../lib/contexts";
+import { locate, type Place, type Step } from "./json-place";
 
 interface Schema {
   $ref?: string;
@@ -20,33 +28,32 @@ interface Schema {
   anyOf?: Schema[];
 }
 
-type Step = string | number;
 type SyntaxNode = ReturnType<ReturnType<typeof syntaxTree>["resolveInner"]>;
 
+const NOTHING_KNOWN: KnownValues = { schemas: [], tags: [], consumers: [] };
+
 export class SchemaGuide {
+  readonly #known: KnownValues;
   readonly #root: Schema;
   readonly #definitions: Record<string, Schema>;
 
-  constructor(document: JsonObject) {
+  constructor(document: JsonObject, known: KnownValues = NOTHING_KNOWN) {
+    this.#known = known;
     this.#root = document as unknown as Schema;
     this.#definitions = (document["$defs"] ?? {}) as unknown as Record<string, Schema>;
   }
 
   readonly complete = (context: CompletionContext): CompletionResult | null => {
-    const { state, pos } = context;
-    const node = syntaxTree(state).resolveInner(pos, -1);
-    const quoted = node.name === "PropertyName" || node.name === "String";
-    const from = quoted ? node.from : (context.matchBefore(/[\w$]+/)?.from ?? pos);
-    if (!quoted && !context.explicit && from === pos) return null;
-    const to = quoted ? node.to : pos;
-    const property = ancestor(node, "Property");
-    const inValue = property !== null && node.name !== "PropertyName" && isAfterColon(state, property, from);
-    const options = inValue
-      ? this.#values(pathTo(state, property))
-      : this.#names(state, ancestor(node, "Object"), node, state.sliceDoc(to, to + 40));
+    const text = context.state.doc.toString();
+    const place = locate(text, context.pos);
+    // Typing outside quotes offers something only after the first letter.
+    if (place.from === context.pos && !context.explicit) return null;
+    const options = place.expects === "name" ? this.#names(place, text) : this.#values(place, text);
     if (!options.length) return null;
+    // Options are compared with the text before the cursor. Applying one replaces the whole token.
+    const { from } = place;
     // An explicit request shows all options. Typing shows the options that match.
-    return context.explicit ? { from, to, options, filter: false } : { from, to, options, validFor: /^"?[\w$.]*"?$/ };
+    return context.explicit ? { from, options, filter: false } : { from, options, validFor: /^"?[^"\n]*$/ };
   };
 
   /** Return the tooltip for a field name. */
@@ -68,29 +75,46 @@ export class SchemaGuide {
     };
   };
 
-  #names(state: EditorState, object: SyntaxNode | null, here: SyntaxNode, after: string): Completion[] {
-    const schema = object && this.#at(pathTo(state, object));
-    if (!object || !schema?.properties) return [];
-    const present = new Set(
-      object.getChildren("Property").flatMap((property) => {
-        const name = property.getChild("PropertyName");
-        return name && name.from !== here.from ? [JSON.parse(state.sliceDoc(name.from, name.to)) as string] : [];
-      }),
-    );
-    const colon = /^\s*:/.test(after);
+  #names(place: Place, text: string): Completion[] {
+    const schema = this.#at(place.path);
+    if (!schema?.properties) return [];
+    const colon = /^\s*:/.test(text.slice(place.to, place.to + 40));
     return Object.entries(schema.properties)
-      .filter(([name]) => !present.has(name))
+      .filter(([name]) => !place.present.has(name))
       .map(([name, of]) => ({
         label: `"${name}"`,
         type: "property",
         detail: schema.required?.includes(name) ? "required" : "",
         info: describe(this.#resolved(of)) ?? "",
         boost: schema.required?.includes(name) ? 1 : 0,
-        apply: colon ? `"${name}"` : `"${name}": ${this.#initialValue(of)}`,
+        apply: colon ? replaceToken(`"${name}"`) : this.#insertField(name, [...place.path, name], text),
       }));
   }
 
-  #values(path: Step[]): Completion[] {
+  /** Return a function that inserts a field with its first value, and offers values if there are any. */
+  #insertField(name: string, path: Step[], text: string): NonNullable<Completion["apply"]> {
+    const of = this.#at(path);
+    const item = of?.type === "array" ? this.#at([...path, 0]) : undefined;
+    const inArray = item !== undefined && this.#choices([...path, 0], text).length > 0;
+    const offers = inArray || (of?.type !== "array" && this.#choices(path, text).length > 0);
+    const value = inArray ? '[""]' : this.#initialValue(of ?? {});
+    const before = `"${name}": `;
+    // The cursor goes behind the opening quote, so that a chosen or typed value replaces the first one.
+    const cursor = before.length + (offers ? value.indexOf('"') + 1 : value.length);
+    return replaceToken(before + value, cursor, offers);
+  }
+
+  #values(place: Place, text: string): Completion[] {
+    if (place.expects !== "value") return [];
+    const inArray = typeof place.path.at(-1) === "number";
+    return this.#choices(place.path, text)
+      .filter((value) => !inArray || typeof value !== "string" || !place.present.has(value))
+      .map((value) => JSON.stringify(value))
+      .map((label) => ({ label, type: "enum", apply: replaceToken(label) }));
+  }
+
+  /** Return the values that a path can have: those of the schema, or else those that exist in the store. */
+  #choices(path: Step[], text: string): Json[] {
     const found = this.#at(path);
     if (!found) return [];
     const choices = [found, ...(found.anyOf ?? [])].flatMap((one) => {
@@ -98,7 +122,26 @@ export class SchemaGuide {
       if (schema.enum) return schema.enum;
       return schema.type === "boolean" ? [true, false] : schema.type === "null" ? [null] : [];
     });
-    return choices.map((value) => ({ label: JSON.stringify(value), type: "enum" }));
+    return [...this.#existing(path, text), ...choices];
+  }
+
+  #existing(path: Step[], text: string): readonly string[] {
+    const fields = path.filter((step) => typeof step === "string");
+    switch (fields.at(-1)) {
+      case "schema_name":
+      case "schema_names":
+        return this.#known.schemas;
+      case "any_tags":
+      case "all_tags":
+      case "tags":
+        return this.#known.tags;
+      case "consumer_id":
+        return this.#known.consumers;
+      case "key":
+        return fields.includes("limits") ? keysIn(text) : [];
+      default:
+        return [];
+    }
   }
 
   #initialValue(schema: Schema): string {
@@ -106,8 +149,10 @@ export class SchemaGuide {
     if (of.default !== undefined && of.default !== null && typeof of.default !== "object") {
       return JSON.stringify(of.default);
     }
-    if (of.type === "array") return "[]";
-    return of.type === "object" ? "{}" : of.type === "string" ? '""' : "";
+    const types = [of, ...(of.anyOf ?? [])].map((one) => this.#resolved(one));
+    if (types.some((one) => one.type === "array")) return "[]";
+    if (types.some((one) => one.type === "object" || one.properties)) return "{}";
+    return types.some((one) => one.type === "string") ? '""' : "";
   }
 
   #at(path: Step[]): Schema | undefined {
@@ -148,17 +193,23 @@ function describe(schema: Schema): string | undefined {
   return parts.length ? parts.map((part) => (/[.!?]$/.test(part) ? part : `${part}.`)).join(" ") : undefined;
 }
 
-function ancestor(from: SyntaxNode, name: string): SyntaxNode | null {
-  let node: SyntaxNode | null = from;
-  while (node && node.name !== name && !(name === "Property" && (node.name === "Object" || node.name === "Array"))) {
-    node = node.parent;
-  }
-  return node?.name === name ? node : null;
+/** Return a function that replaces the token at the cursor, and then offers values if `offers` is set. */
+function replaceToken(insert: string, cursor = insert.length, offers = false): NonNullable<Completion["apply"]> {
+  return (view, completion, from, to) => {
+    const end = Math.max(to, locate(view.state.doc.toString(), to).to);
+    view.dispatch({
+      changes: { from, to: end, insert },
+      selection: { anchor: from + cursor },
+      userEvent: "input.complete",
+      annotations: pickedCompletion.of(completion),
+    });
+    if (offers) startCompletion(view);
+  };
 }
 
-function isAfterColon(state: EditorState, property: SyntaxNode, pos: number): boolean {
-  const name = property.getChild("PropertyName");
-  return name !== null && state.sliceDoc(name.to, pos).includes(":");
+/** Return the keys of the sources in a text, which can be incomplete. */
+function keysIn(text: string): string[] {
+  return [...new Set([...text.matchAll(/"key"\s*:\s*"([A-Za-z][\w.-]*)"/g)].map((match) => match[1]!))];
 }
 
 /** Return the JSON path of a node. */

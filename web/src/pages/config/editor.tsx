@@ -11,12 +11,13 @@ interface EditorProps {
   now: () => string;
   label: string;
   complaints: readonly Complaint[];
+  warnings: readonly Complaint[];
   /** Move the cursor to this position. A new object for each move. */
   goTo: { complaint: Complaint } | null;
   onChange: (text: string) => void;
 }
 
-export function Editor({ text, now, label, complaints, goTo, onChange }: EditorProps) {
+export function Editor({ text, now, label, complaints, warnings, goTo, onChange }: EditorProps) {
   const host = useRef<HTMLDivElement>(null);
   const [editor, setEditor] = useState<EditorHandle | null>(null);
   const latest = useRef(onChange);
@@ -31,7 +32,11 @@ export function Editor({ text, now, label, complaints, goTo, onChange }: EditorP
       made = createEditor(host.current, now(), label, (typed) => latest.current(typed));
       setEditor(made);
       const schema = await contexts.schema();
-      if (!gone) made.guide(schema);
+      if (gone) return;
+      made.guide(schema);
+      // Values from the store are an addition. Without permission to read them, only the schema is used.
+      const known = await contexts.values().catch(() => undefined);
+      if (!gone && known) made.guide(schema, known);
     });
     return () => {
       gone = true;
@@ -41,7 +46,7 @@ export function Editor({ text, now, label, complaints, goTo, onChange }: EditorP
 
   // Show text from outside the editor: saved by another user, or reset. Typed text is already there.
   useEffect(() => editor?.show(now()), [editor, text]);
-  useEffect(() => editor?.complain(complaints), [editor, complaints]);
+  useEffect(() => editor?.complain(complaints, warnings), [editor, complaints, warnings]);
   useEffect(() => {
     if (goTo) editor?.goTo(goTo.complaint);
   }, [editor, goTo]);

@@ -15,6 +15,7 @@ import { Preview } from "./preview";
 import {
   checkOne,
   configs,
+  differingBuilders,
   edit,
   entries,
   follow,
@@ -113,11 +114,35 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
       </button>
       {!configs.value?.file && (
         <p class="small soft config-note">
-          This process has no config file, because the context builders run in other processes. Configs that you save
-          here are stored as breadcrumbs and apply to all of them.
+          This process has no config file, and no context builder is running. Configs that you save here are stored as
+          breadcrumbs and apply to all context builders.
         </p>
       )}
+      {configs.value?.file?.published && (
+        <p class="small soft config-note">
+          The context builders run in other processes. Configs that you save here are stored as breadcrumbs and apply to
+          all of them.
+        </p>
+      )}
+      <BuilderNotice text={differingBuilders.value} />
     </nav>
+  );
+}
+
+const SETTLED_MS = 6000;
+
+/** Shows a difference between builders that persists. After a save, they need a moment to load the new text. */
+function BuilderNotice({ text }: { text: string }) {
+  const [settled, setSettled] = useState("");
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(text), text ? SETTLED_MS : 0);
+    return () => clearTimeout(timer);
+  }, [text]);
+  if (!settled || settled !== text) return null;
+  return (
+    <p class="notice warn config-note" role="status">
+      <Icon name="alert" /> {text}
+    </p>
   );
 }
 
@@ -139,11 +164,13 @@ function Nothing() {
 }
 
 const CHECK_DELAY_MS = 250;
+const NONE: readonly Complaint[] = [];
 
 interface Findings {
   /** The checked text. */
   text: string;
   complaints: readonly Complaint[];
+  warnings: readonly Complaint[];
   consumers: string[];
   /** Reason why the check failed, for example without a connection. */
   unknown?: string;
@@ -152,7 +179,7 @@ interface Findings {
 function Workbench({ entry }: { entry: Entry }) {
   const text = textOf(entry);
   const edited = isEdited(entry);
-  const [found, setFound] = useState<Findings>({ text: "", complaints: entry.complaints, consumers: [] });
+  const [found, setFound] = useState<Findings>({ text: "", complaints: entry.complaints, warnings: NONE, consumers: [] });
   const [goTo, setGoTo] = useState<{ complaint: Complaint } | null>(null);
   const [saving, setSaving] = useState(false);
   const [consumer, setConsumer] = useState<string>();
@@ -166,9 +193,10 @@ function Workbench({ entry }: { entry: Entry }) {
       try {
         const checked = await (entry.kind === "file" ? contexts.check : checkOne)(text, abort.signal);
         const consumers = checked.configs.map((one) => one.consumer_id);
-        setFound({ text, complaints: checked.complaints, consumers });
+        setFound({ text, complaints: checked.complaints, warnings: checked.warnings, consumers });
       } catch (error) {
-        if (!abort.signal.aborted) setFound({ text, complaints: [], consumers: [], unknown: messageOf(error) });
+        if (abort.signal.aborted) return;
+        setFound({ text, complaints: NONE, warnings: NONE, consumers: [], unknown: messageOf(error) });
       }
     };
     const timer = setTimeout(() => void ask(), found.text === "" ? 0 : CHECK_DELAY_MS);
@@ -180,7 +208,10 @@ function Workbench({ entry }: { entry: Entry }) {
 
   const usable = found.text === text && found.complaints.length === 0 && found.consumers.length > 0;
   const draft = useMemo(() => (usable ? parsed(text) : undefined), [usable, text]);
-  const wanted = consumer !== undefined && found.consumers.includes(consumer) ? consumer : found.consumers[0];
+  // While a broken file is not edited, preview the last valid config, which is active.
+  const active = entry.activeText !== undefined && !edited ? entry.activeText : undefined;
+  const consumers = active === undefined ? found.consumers : entry.activeFor;
+  const wanted = consumer !== undefined && consumers.includes(consumer) ? consumer : consumers[0];
   const saved = useMemo(() => baseline(entry, wanted), [entry, wanted]);
 
   const store = async () => {
@@ -189,7 +220,7 @@ function Workbench({ entry }: { entry: Entry }) {
     await attempt("Saving failed", async () => {
       const done = await save(entry);
       if (done.as === "refused") {
-        setFound({ text, complaints: done.complaints, consumers: [] });
+        setFound({ text, complaints: done.complaints, warnings: NONE, consumers: [] });
         const [first] = done.complaints;
         if (first) setGoTo({ complaint: first });
         toast(`Not saved: the config has ${plural(done.complaints.length, "error")}.`, true);
@@ -241,6 +272,8 @@ function Workbench({ entry }: { entry: Entry }) {
   );
 
   const behind = overtaken.value.includes(entry);
+  const isNewBreadcrumb = entry.kind === "built-in" || entry.kind === "new";
+  const blocked = isNewBreadcrumb && found.text === text && found.complaints.length > 0;
   return (
     <div class="config-bench" data-pane={pane}>
       <div class="config-tabs" role="group" aria-label="Show">
@@ -275,8 +308,8 @@ function Workbench({ entry }: { entry: Entry }) {
             <button
               type="button"
               class="button main"
-              disabled={saving || !edited}
-              title="Save (Ctrl+S)"
+              disabled={saving || !edited || blocked}
+              title={blocked ? "Correct the errors first" : "Save (Ctrl+S)"}
               onClick={() => void store()}
             >
               {saving ? <span class="spinner" /> : <Icon name="check" />}
@@ -289,7 +322,10 @@ function Workbench({ entry }: { entry: Entry }) {
           <div class="notice warn config-notice" role="alert">
             <Icon name="alert" />
             <div class="grow">
-              <p>Another user has saved this config. Your edits are still here. Saving them overwrites the other version.</p>
+              <p>
+                {entry.kind === "breadcrumb" ? "Another user has saved this config." : "The file was changed elsewhere."}{" "}
+                Your edits are still here. Saving them overwrites the other version.
+              </p>
               <p class="config-actions">
                 <button type="button" class="button tiny" onClick={() => forget(entry.key)}>
                   Use theirs
@@ -312,12 +348,14 @@ function Workbench({ entry }: { entry: Entry }) {
             <Icon name="alert" /> This config is not used: {entry.problem}
           </p>
         )}
+        {entry.activeText !== undefined && !edited && <StillActive entry={entry} text={entry.activeText} />}
         <div class="config-text">
           <Editor
             text={text}
             now={() => textOf(entry)}
             label={`Config ${entry.name}, JSON`}
             complaints={found.complaints}
+            warnings={found.warnings}
             goTo={goTo}
             onChange={(now) => edit(entry, now)}
           />
@@ -326,10 +364,11 @@ function Workbench({ entry }: { entry: Entry }) {
       </section>
       <section class="config-preview" aria-label="Preview" tabIndex={-1}>
         <Preview
-          draft={draft}
-          saved={saved}
+          draft={active === undefined ? draft : parsed(active)}
+          saved={active === undefined ? saved : undefined}
+          active={active !== undefined}
           consumer={wanted}
-          consumers={found.consumers}
+          consumers={consumers}
           onConsumer={setConsumer}
           session={query["session"]}
           onSession={(session) => go(href("config", [entry.key], { session }), true)}
@@ -353,8 +392,40 @@ async function discard(entry: Entry): Promise<void> {
   if (sure) forget(entry.key);
 }
 
-/** Return the saved config for the comparison. For a new config, that is the active config of its consumer. */
+/** Tells that a file with errors is not used, and shows the last valid text. */
+function StillActive({ entry, text }: { entry: Entry; text: string }) {
+  const [first] = entry.complaints;
+  return (
+    <div class="notice bad config-notice" role="alert">
+      <Icon name="alert" />
+      <div class="grow">
+        <p>
+          {first ? (
+            <>
+              The file has an error in line {first.line}, column {first.column}:{" "}
+              {first.where && <span class="mono">{first.where}: </span>}
+              {first.message}.
+            </>
+          ) : (
+            "The file is not valid."
+          )}{" "}
+          The last valid config stays active.
+        </p>
+        <details class="config-active">
+          <summary>Show the active config</summary>
+          <pre>{text}</pre>
+        </details>
+      </div>
+    </div>
+  );
+}
+
+/**
+ * Return the saved config for the comparison. For a new config, that is the active config of its consumer. For a file
+ * with errors, that is its last valid text.
+ */
 function baseline(entry: Entry, consumer: string | undefined): Json | undefined {
+  if (entry.activeText !== undefined) return parsed(entry.activeText);
   if (entry.kind !== "new") return entry.text ? parsed(entry.text) : undefined;
   const holding = entries.value.find((one) => consumer !== undefined && one.activeFor.includes(consumer));
   return holding && parsed(holding.text);
@@ -405,7 +476,7 @@ function missing(entry: Entry): string[] {
 }
 
 function Complaints({ found, onGo }: { found: Findings; onGo: (complaint: Complaint) => void }) {
-  const { complaints, unknown } = found;
+  const { complaints, warnings, unknown } = found;
   return (
     <div class={`config-complaints ${complaints.length ? "bad" : ""}`}>
       <p class="config-verdict" role="status">
@@ -420,18 +491,19 @@ function Complaints({ found, onGo }: { found: Findings; onGo: (complaint: Compla
         ) : found.text ? (
           <>
             <Icon name="check" /> Valid
+            {warnings.length > 0 && <>, {plural(warnings.length, "warning")}</>}
           </>
         ) : (
           "Checking …"
         )}
       </p>
-      {complaints.length > 0 && (
+      {complaints.length + warnings.length > 0 && (
         <ul>
-          {complaints.map((one, place) => (
-            <li key={place}>
+          {[...complaints, ...warnings].map((one, place) => (
+            <li key={place} class={place < complaints.length ? "" : "warning"}>
               <button type="button" class="button bare tiny" onClick={() => onGo(one)}>
                 <span class="config-line">
-                  Line {one.line}, column {one.column}
+                  {place < complaints.length ? "" : "Warning: "}Line {one.line}, column {one.column}
                 </span>
                 <span>
                   {one.where && <span class="mono">{one.where}: </span>}

@@ -5,6 +5,7 @@ import { messageOf, type Json, type Session } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { LeftOuts, Sources } from "../../components/why";
 import { Budget } from "../../components/why/budget";
+import { TryAsUser } from "./try-as-user";
 import { client } from "../../lib/server";
 import {
   contexts,
@@ -22,6 +23,8 @@ import { href } from "../../lib/router";
 interface PreviewProps {
   /** The edited config. Undefined if it is not valid. */
   draft: Json | undefined;
+  /** Whether `draft` is the active config instead of a text with errors. */
+  active: boolean;
   /** The saved config. Undefined if there is none, or if it is not valid. */
   saved: Json | undefined;
   consumer: string | undefined;
@@ -36,7 +39,8 @@ interface Shown {
   before?: Explanation;
 }
 
-export function Preview({ draft, saved, consumer, consumers, onConsumer, session, onSession }: PreviewProps) {
+export function Preview(props: PreviewProps) {
+  const { draft, active, saved, consumer, consumers, onConsumer, session, onSession } = props;
   const [known, setKnown] = useState<Session[] | null>(null);
   const [shown, setShown] = useState<Shown | null>(null);
   const [problem, setProblem] = useState("");
@@ -124,7 +128,13 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
             </select>
           </label>
         )}
+        <TryAsUser />
       </div>
+      {active && (
+        <p class="notice warn">
+          <Icon name="alert" /> This is the preview of the active config, because the text is not valid.
+        </p>
+      )}
       {draft === undefined && (
         <p class="notice warn">
           <Icon name="alert" /> The config is not valid.

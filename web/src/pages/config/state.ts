@@ -33,6 +33,8 @@ export interface Entry {
   path?: string;
   /** Reason why the file is read-only. */
   locked?: string;
+  /** The last valid text, which is active, if the file has errors. */
+  activeText?: string;
   /** Whether the edited config was deleted. Its edits are then a new config. */
   deleted?: boolean;
 }
@@ -60,9 +62,10 @@ const TEMPLATE: Json = {
   consumer_id: "my-agent",
   update_triggers: [{ schema_name: "user.message.v1" }],
   sources: [
-    { key: "conversation", schema_name: "user.message.v1", fetch: { method: "recent", limit: 10 } },
-    { key: "conversation", schema_name: "agent.response.v1", fetch: { method: "recent", limit: 10 } },
+    { key: "conversation", schema_name: "user.message.v1" },
+    { key: "conversation", schema_name: "agent.response.v1" },
   ],
+  limits: [{ key: "conversation", limit: 21 }],
   formatting: { max_tokens: 4000 },
 };
 
@@ -75,7 +78,11 @@ export const entries = computed<Entry[]>(() => {
   const fromFile = all.in_force.filter((one) => one.origin === "file").map((one) => one.consumer_id);
   const { file } = all;
   if (file) {
-    const common = { tag: file.etag, complaints: file.complaints };
+    const common = {
+      tag: file.etag,
+      complaints: file.complaints,
+      ...(file.in_force_text !== undefined && { activeText: file.in_force_text }),
+    };
     const whole = file.text ?? "";
     const one = {
       ...common,
@@ -113,7 +120,7 @@ export const entries = computed<Entry[]>(() => {
       key: own.id,
       kind: "breadcrumb",
       name: own.consumer_id ?? (own.title || "Config"),
-      text: `${formatJson(own.config)}\n`,
+      text: own.text ?? `${formatJson(own.config)}\n`,
       tag: String(own.version),
       consumers: own.consumer_id === undefined ? [] : [own.consumer_id],
       activeFor: activeConsumers(own.id),
@@ -170,6 +177,9 @@ export function startNew(text?: string): void {
   }
 }
 
+/** ETag of `configs`. Undefined after a local change, so that the next load reads everything. */
+let etag: string | undefined;
+
 // Replies can arrive out of order. A reply that is older than the last one is ignored.
 let requested = 0;
 let applied = 0;
@@ -177,11 +187,14 @@ let applied = 0;
 export async function load(): Promise<void> {
   const number = ++requested;
   try {
-    const found = await contexts.configs();
+    const found = await contexts.configs(configs.peek() === null ? undefined : etag);
     if (number < applied) return; // a newer reply has arrived
     applied = number;
     batch(() => {
-      configs.value = found;
+      if (found) {
+        configs.value = found.configs;
+        etag = found.etag;
+      }
       problem.value = "";
     });
   } catch (error) {
@@ -199,6 +212,8 @@ logins.subscribe((count) => {
   former = owner.peek();
 });
 
+const POLL_MS = 2000;
+
 /** Load the configs and keep them up to date. Return a function that stops this. */
 export function follow(): () => void {
   void load();
@@ -206,12 +221,14 @@ export function follow(): () => void {
     { schema_name: CONFIG_SCHEMA },
     { onEvent: () => void load(), onGap: () => void load(), onOpen: (again) => void (again && load()) },
   );
-  // Editing the file causes no event, so load again when the user returns to this window.
+  // Editing the file causes no event, so ask regularly while the page is visible. Without a change, the reply is 304.
   const look = () => void (document.hidden || load());
+  const timer = setInterval(look, POLL_MS);
   document.addEventListener("visibilitychange", look);
   window.addEventListener("focus", look);
   return () => {
     stream.close();
+    clearInterval(timer);
     document.removeEventListener("visibilitychange", look);
     window.removeEventListener("focus", look);
   };
@@ -241,6 +258,7 @@ export async function save(entry: Entry): Promise<Saved> {
       applied = ++requested; // ignore loads in progress, which may have read the old file
       batch(() => {
         if (all) configs.value = { ...all, file };
+        etag = undefined;
         settle(entry, text, entry.key, file.etag);
       });
       void load();
@@ -248,7 +266,8 @@ export async function save(entry: Entry): Promise<Saved> {
     }
     const checked = await checkOne(text);
     if (checked.complaints.length) return { as: "refused", complaints: checked.complaints };
-    const { $schema: _, ...context } = JSON.parse(text) as JsonObject;
+    // `$text` keeps the layout of the text. The server ignores it.
+    const context = { ...(JSON.parse(text) as JsonObject), $text: text };
     const title = `Context config of ${consumerOf(context)}`;
     const written = await (entry.kind === "breadcrumb"
       ? client.breadcrumbs.update(entry.key, { context }, Number(draft?.tag ?? entry.tag))
@@ -289,11 +308,11 @@ function keyOf(entry: Entry, text: string): string {
 export async function checkOne(
   text: string,
   signal?: AbortSignal,
-): Promise<{ configs: Consumer[]; complaints: readonly Complaint[] }> {
+): Promise<{ configs: Consumer[]; complaints: readonly Complaint[]; warnings: readonly Complaint[] }> {
   const checked = await contexts.check(text, signal);
   if (checked.ok && Array.isArray(parsed(text))) {
     const message = "a breadcrumb contains one config: write { … } without the surrounding list";
-    return { configs: [], complaints: [{ line: 1, column: 1, where: "", message }] };
+    return { configs: [], complaints: [{ line: 1, column: 1, where: "", message }], warnings: [] };
   }
   return checked;
 }
@@ -305,6 +324,17 @@ export function parsed(text: string): Json | undefined {
     return undefined;
   }
 }
+
+/** Text about running context builders that use another config file, or empty. */
+export const differingBuilders = computed(() => {
+  const all = configs.value;
+  const files = new Set(all?.builders.map((one) => one.etag));
+  if (!all || files.size === 0) return "";
+  if (files.size > 1) return "The context builders use different config files.";
+  const { file } = all;
+  const differs = file && !file.published && !file.complaints.length && !files.has(file.etag);
+  return differs && all.builders.every((one) => one.ok) ? "The context builders use another config file." : "";
+});
 
 function consumerOf(config: Json): string | undefined {
   const found = typeof config === "object" && config && !Array.isArray(config) ? config["consumer_id"] : undefined;
