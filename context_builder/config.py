@@ -93,6 +93,14 @@ def _add_schema_field(schema: dict[str, Any]) -> None:
     schema["properties"] = {"$schema": reference} | schema["properties"]
 
 
+def _hashed_source(source: Source) -> dict[str, Any]:
+    """Return the fields of a source that its config's hash covers."""
+    document: dict[str, Any] = source.model_dump(mode="json")
+    if source.max_tokens is None:
+        del document["max_tokens"]  # sources without it keep the hash that they had before the field existed
+    return document
+
+
 class ContextConfig(_ConfigModel):
     """Description of the contexts of one consumer."""
 
@@ -166,7 +174,7 @@ class ContextConfig(_ConfigModel):
         if not self.limits:
             del document["limits"]  # configs without limits keep the hash that they had before limits existed
         # The effective limit of a source depends on whether its own limit is set. The dump does not contain that.
-        document["sources"] = [source.model_dump(mode="json") for source in self.full_sources]
+        document["sources"] = [_hashed_source(source) for source in self.full_sources]
         return sha256(canonical(document)).hexdigest()[:16]
 
     @cached_property

@@ -136,7 +136,7 @@ def printed_logs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     An earlier test can have configured structlog, which keeps loggers after their first use. The loggers are therefore
     replaced.
     """
-    processors = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    processors: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     for module in (metrics, problems):
         logger = structlog.wrap_logger(structlog.PrintLogger(), processors=processors)
         monkeypatch.setattr(module, "_log", logger)
