@@ -47,9 +47,11 @@ export {
   parseMarkdown,
   safeAddress,
   splitMarkdown,
+  type Alignment,
   type Block,
   type Inline,
   type Item,
   type Link,
 } from "./markdown.ts";
 export { renderMarkdown, type ElementFactory } from "./markdown-elements.ts";
+export { highlight, MAX_HIGHLIGHTED_LENGTH, type Token, type TokenKind } from "./highlight.ts";
