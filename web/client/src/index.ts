@@ -55,3 +55,4 @@ export {
 } from "./markdown.ts";
 export { renderMarkdown, type ElementFactory } from "./markdown-elements.ts";
 export { highlight, MAX_HIGHLIGHTED_LENGTH, type Token, type TokenKind } from "./highlight.ts";
+export { parseTex, type MathElement } from "./tex.ts";

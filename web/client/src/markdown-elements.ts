@@ -3,14 +3,15 @@
  * none can be injected.
  */
 
+import { parseTex, type MathElement } from "./tex.ts";
 import { safeAddress, type Block, type Inline, type Item, type Link } from "./markdown.ts";
 
 /** Creates the elements. */
 export interface ElementFactory<N> {
   element(tag: string, attributes: Record<string, string>, children: (N | string)[]): N;
   codeBlock(language: string, code: string): N;
-  /** Renders a formula in TeX. Without this function, the source of a formula is shown. */
-  formula?(tex: string, display: boolean): N;
+  /** Creates an element of MathML. Without this function, the source of a formula is shown. */
+  mathElement?(tag: string, attributes: Record<string, string>, children: (N | string)[]): N;
   /** Renders a link that must not be followed. */
   unsafeLink(link: Link, label: (N | string)[]): (N | string)[];
 }
@@ -62,9 +63,14 @@ function renderTask<N>(done: boolean | undefined, { element }: ElementFactory<N>
   ];
 }
 
-/** Render a formula, or its source if the factory cannot render formulas. */
+/** Render a formula, or its source if it cannot be converted. */
 function renderFormula<N>(tex: string, display: boolean, factory: ElementFactory<N>): N {
-  return factory.formula?.(tex, display) ?? factory.element("code", {}, [tex]);
+  const { mathElement } = factory;
+  const math = mathElement && parseTex(tex, display);
+  if (!mathElement || !math) return factory.element("code", { class: "tex" }, [tex]);
+  const render = ({ tag, attributes, children }: MathElement): N =>
+    mathElement(tag, attributes, children.map((child) => (typeof child === "string" ? child : render(child))));
+  return render(math);
 }
 
 function renderTable<N>({ head, rows, alignments }: Extract<Block, { type: "table" }>, factory: ElementFactory<N>): N {

@@ -9,6 +9,7 @@ import "./markdown.css";
 const ELEMENTS: ElementFactory<VNode> = {
   element: (tag, attributes, children) => h(tag, attributes, ...children),
   codeBlock: (language, code) => <CodeBlock language={language} code={code} />,
+  mathElement: (tag, attributes, children) => h(tag, attributes, ...children),
   unsafeLink: (_link, label) => [<span>{label}</span>],
 };
 
