@@ -41,7 +41,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from tests.http.access_world import APP, CONTEXT_CONFIG, Target
+from tests.http.access_world import APP, CONTEXT_CONFIG, Target, marker
 
 PRINCIPALS = (
     *("none", "curator", "emitter", "subscr", "agent", "session", "s+cur"),
@@ -458,7 +458,8 @@ def _streamed_by(target: Target) -> list[dict[str, str]]:
 
 
 def _sessions_by(target: Target) -> list[dict[str, str]]:
-    return [{"limit": "100"}, *([{"user_id": target.user}] if target.user else [])]
+    searches = [{"q": marker(kind, target.name)} for kind in ("title", "message")]
+    return [{"limit": "100"}, *searches, *([{"user_id": target.user}] if target.user else [])]
 
 
 def _new_session(target: Target) -> Any:

@@ -115,10 +115,22 @@ class Session(ListedSession):
 
 
 @_closed
+class MessageMatch(TypedDict):
+    """A message that a search found."""
+
+    session_id: str
+    message_id: Id
+    role: Literal["user", "assistant", "error"]
+    created_at: Time
+    excerpt: Annotated[str, Field(description="The part of the text around the first word, as one line")]
+
+
+@_closed
 class SessionList(TypedDict):
     """A page of sessions."""
 
     sessions: list[ListedSession]
+    matches: NotRequired[Annotated[list[MessageMatch], Field(description="Matching messages. Only with `q`")]]
     has_more: bool
     next_cursor: NotRequired[str]
 

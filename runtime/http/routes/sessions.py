@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final
 
-from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TITLE_LENGTH, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
@@ -66,6 +66,13 @@ from breadcrumbs.runtime.http.routes.session_views import (
 )
 from breadcrumbs.runtime.schema_names import SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
+from breadcrumbs.runtime.sessions.search import (
+    MAX_SEARCH_LENGTH,
+    SearchPage,
+    SearchRequest,
+    search,
+    search_words,
+)
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.session_facts import SessionFacts
@@ -87,7 +94,11 @@ routes = Routes("Sessions")
     method="GET",
     path="/sessions",
     summary="List sessions",
-    description="All sessions that the token may see, most recently active first.",
+    description=(
+        "All sessions that the token may see, most recently active first. With `q`, only sessions whose title or "
+        "messages contain all of its words, and the matching messages. A search reads a limited number of messages "
+        "per request. A page can therefore be empty and still have a `next_cursor`."
+    ),
     parameters=(
         _LIMIT,
         Parameter("cursor", "query", "Continues after the previous page: its `next_cursor`."),
@@ -96,6 +107,13 @@ routes = Routes("Sessions")
             "query",
             "Only sessions of this user.",
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
+        ),
+        Parameter(
+            "q",
+            "query",
+            "Words to search in titles and messages. Upper and lower case are equal. `limit` then also limits the "
+            "number of messages.",
+            {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH_LENGTH},
         ),
     ),
     successes=(SuccessReply(200, "A page of sessions.", SessionList),),
@@ -107,6 +125,9 @@ async def list_sessions(call: HttpCall) -> Reply:
     if not 1 <= limit <= MAX_LISTED_SESSIONS:
         raise InvalidInput(f"limit must be from 1 to {MAX_LISTED_SESSIONS}", where="limit")
     user = check_user_id(given["user_id"]) if "user_id" in given else None
+    if "q" in given:
+        request = SearchRequest(search_words(given["q"]), limit, given.get("cursor"), user)
+        return _search_reply(await search(call.services.store, principal, request), principal)
 
     def keep(facts: SessionFacts) -> bool:
         return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
@@ -131,13 +152,22 @@ async def list_sessions(call: HttpCall) -> Reply:
             keep=keep if filtered else None,
         )
         found, cursor = page.items, page.next_cursor
+    return Reply.json(_session_page(found, cursor, principal))
+
+
+def _session_page(found: list[SessionFacts], cursor: str | None, principal: Principal) -> dict[str, Any]:
     body: dict[str, Any] = {
         "sessions": [session_view(facts, principal, state=False) for facts in found],
         "has_more": cursor is not None,
     }
     if cursor is not None:
         body["next_cursor"] = cursor
-    return Reply.json(body)
+    return body
+
+
+def _search_reply(page: SearchPage, principal: Principal) -> Reply:
+    body = _session_page(page.sessions, page.next_cursor, principal)
+    return Reply.json({**body, "matches": page.matches})
 
 
 @routes.operation(
