@@ -50,12 +50,15 @@ class MessageCreate(BaseModel):
 
 
 class ForkRequest(BaseModel):
-    """The last copied message, and the id and title of the fork. All fields are optional."""
+    """The messages to copy, and the id and title of the fork. All fields are optional."""
 
     model_config = ConfigDict(extra="forbid")
 
     message_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
         None, description="The last message to copy. Default: copy all messages"
+    )
+    before_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
+        None, description="Copy only the messages before this one. Not together with message_id"
     )
     id: Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH - len(SESSION))] | None = None
     title: Title | None = None

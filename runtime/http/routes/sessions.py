@@ -373,6 +373,8 @@ async def fork_session(call: HttpCall) -> Reply:
     principal, origin = call.principal, named_session(call)
     policy.check_fork(principal)
     wanted = parse_body(ForkRequest, await call.optional_json())
+    if wanted.message_id is not None and wanted.before_id is not None:
+        raise InvalidInput("message_id and before_id cannot be combined: use one of them", where="before_id")
     facts = await load_facts(call, origin)
     key = idempotency_key(call)
     session = _new_session_name(call, wanted.id, key, "fork", origin)
@@ -383,6 +385,7 @@ async def fork_session(call: HttpCall) -> Reply:
         session,
         ForkOptions(
             message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+            before_id=None if wanted.before_id is None else parse_id(wanted.before_id, what="before_id"),
             title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
             request=None
