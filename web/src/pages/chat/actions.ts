@@ -8,6 +8,7 @@ import { plural } from "../../lib/format";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
+import { forkTitle } from "./fork-title";
 import { nameOf } from "./session-list";
 
 export function sessionActions(chat: Chat, session: Session): Action[] {
@@ -42,8 +43,13 @@ export async function rename(chat: Chat, session: Session): Promise<void> {
 
 /** Create a session with the messages of another one, all or up to `messageId`, and open it. */
 export async function fork(chat: Chat, id: string, messageId?: string): Promise<void> {
+  const origin = chat.list.get(id);
+  const titles = chat.list.sorted.value.map(nameOf);
   const made = await attempt("Forking failed", () =>
-    client.sessions.fork(id, messageId === undefined ? {} : { message_id: messageId }),
+    client.sessions.fork(id, {
+      ...(messageId !== undefined && { message_id: messageId }),
+      ...(origin && { title: forkTitle(nameOf(origin), titles) }),
+    }),
   );
   if (!made) return;
   chat.list.put(made);

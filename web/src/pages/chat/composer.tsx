@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "../../components/icons";
 import { attempt } from "../../components/toast";
+import { isTouchOnly } from "../../lib/touch";
 import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
 
@@ -17,8 +18,8 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   const busy = conversation !== null && conversation.progress.value.size > 0 && !paused;
 
   useEffect(() => {
-    // No focus on touch screens: the on-screen keyboard would cover the conversation.
-    if (matchMedia("(pointer: fine)").matches) field.current?.focus();
+    // No focus on touch-only devices: the on-screen keyboard would cover the conversation.
+    if (!isTouchOnly()) field.current?.focus();
   }, []);
   useEffect(() => setStopping(false), [busy]);
   useLayoutEffect(() => {
@@ -44,11 +45,11 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
     setStopping(false);
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    // On touch screens Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
+    // On touch-only devices Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
     // `isComposing` is already false.
     const composing = event.isComposing || event.keyCode === 229;
     const sends = event.key === "Enter" && !event.shiftKey && !composing;
-    if (sends && (event.ctrlKey || event.metaKey || matchMedia("(pointer: fine)").matches)) {
+    if (sends && (event.ctrlKey || event.metaKey || !isTouchOnly())) {
       event.preventDefault();
       send();
     }
@@ -72,7 +73,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           value={text}
           onInput={(event) => change(event.currentTarget.value)}
           onKeyDown={onKeyDown}
-          enterkeyhint="enter"
+          enterkeyhint={isTouchOnly() ? "enter" : "send"}
         />
         {busy && (
           <button
