@@ -46,5 +46,5 @@ async def test_an_agent_that_a_program_runs_itself_counts_as_an_agent_runner(sit
     assert await running(site) == {"contexts": False, "agents": True}
 
 
-async def test_a_key_with_one_role_may_read_it(site: Site) -> None:
-    assert await running(site, {"x-api-key": WEAK_KEY}) == {"contexts": False, "agents": False}
+async def test_a_key_with_one_role_may_read_it(keyed: Site) -> None:
+    assert await running(keyed, {"x-api-key": WEAK_KEY}) == {"contexts": False, "agents": False}

@@ -4,6 +4,7 @@ import type { Session } from "@breadcrumbs/client";
 import { ask, confirmed } from "../../components/dialog";
 import type { Action } from "../../components/menu";
 import { attempt, toast } from "../../components/toast";
+import { confined, lacking } from "../../lib/credential";
 import { plural } from "../../lib/format";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
@@ -12,12 +13,14 @@ import { forkTitle } from "./fork-title";
 import { nameOf } from "./session-list";
 
 export function sessionActions(chat: Chat, session: Session): Action[] {
+  const disabled = lacking("emitter");
   return [
-    { name: "Rename", icon: "pencil", run: () => void rename(chat, session) },
-    { name: "Fork", icon: "fork", run: () => void fork(chat, session.id) },
+    { name: "Rename", icon: "pencil", disabled, run: () => void rename(chat, session) },
+    { name: "Fork", icon: "fork", disabled: disabled ?? confined(), run: () => void fork(chat, session.id) },
     {
       name: session.active ? "Pause answers" : "Resume answers",
       icon: session.active ? "pause" : "play",
+      disabled,
       run: () => void setActive(chat, session.id, !session.active),
     },
     {
@@ -25,7 +28,7 @@ export function sessionActions(chat: Chat, session: Session): Action[] {
       icon: "board",
       run: () => go(href("board", [], { session: session.id })),
     },
-    { name: "Delete", icon: "trash", danger: true, run: () => void remove(chat, session) },
+    { name: "Delete", icon: "trash", danger: true, disabled, run: () => void remove(chat, session) },
   ];
 }
 
