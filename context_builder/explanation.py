@@ -91,6 +91,8 @@ class Explanation:
     left_out: list[ExplainedLeftOut]
     left_out_besides: int = 0
     """Number of left-out breadcrumbs that are not listed in `left_out`."""
+    unread_schemas: list[str] = field(default_factory=list)
+    """Schemas of the session that no source reads."""
     notes: list[str] = field(default_factory=list)
     next_start: int | None = None
     """Index of the first reference on the next page, see `PageLimits.start`. None on the last page."""
@@ -100,6 +102,8 @@ class Explanation:
         for name in ("session_id", "context_id", "version", "made_at"):
             if (value := getattr(self, name)) is not None:
                 document[name] = value
+        if self.unread_schemas:
+            document["unread_schemas"] = self.unread_schemas
         return document | {
             "trigger_id": self.trigger_id,
             "trigger_version": self.trigger_version,

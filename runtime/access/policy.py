@@ -108,6 +108,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "retryDeadLetter": _ADMINISTER,
     "discardDeadLetter": _ADMINISTER,
     "operations": _ADMINISTER,
+    "runningWorkers": Rule(),
     "runHygiene": _ADMINISTER,
     "hygieneStats": _ADMINISTER,
     "explainContext": _READ,

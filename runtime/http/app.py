@@ -32,6 +32,7 @@ from breadcrumbs.runtime.http.routes import (
     records,
     sessions,
     system,
+    workers,
 )
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
 from breadcrumbs.runtime.http.services import Services, StaticDocuments
@@ -50,6 +51,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *records.OPERATIONS,
     *dead_letters.routes,
     *operations.routes,
+    *workers.routes,
     *auth.routes,
     *system.routes,
 )

@@ -302,6 +302,12 @@ RUN_SERVER = matrix("""
   own       401  ok     403     403    403   403     403   403  403    403 ok      403/401 403/401
 """)
 
+# Whether workers are running is the same for all tenants and needs no role.
+READ_WORKERS = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  ok     ok      ok     ok    ok      ok    ok   ok     ok  ok      ok/401  ok/401
+""")
+
 # A token is issued for an API key, never for a token.
 ISSUE_TOKEN = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
@@ -518,6 +524,7 @@ _CORE: tuple[Row, ...] = (
     Row("retryDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
+    Row("runningWorkers", READ_WORKERS),
     Row("runHygiene", RUN_SERVER),
     Row("hygieneStats", RUN_SERVER),
     Row("issueToken", ISSUE_TOKEN, body=lambda target: {"session_id": target.session, "user_id": "ann"}),

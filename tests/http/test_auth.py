@@ -186,6 +186,7 @@ PROTECTED = [
     ("POST", f"/sessions/{DEVELOPER}/retry"),
     ("GET", "/dlq"),
     ("GET", "/operations"),
+    ("GET", "/workers"),
     ("POST", f"/dlq/{DEVELOPER}/retry"),
     ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),

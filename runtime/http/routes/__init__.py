@@ -14,4 +14,5 @@ __all__ = [
     "records",
     "sessions",
     "system",
+    "workers",
 ]

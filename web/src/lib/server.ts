@@ -1,7 +1,7 @@
 /** Client of the server that serves this page. */
 
-import { ApiError, Client, tokenClaims } from "@breadcrumbs/client";
-import { credential, credentialWanted } from "./credential";
+import { ApiError, Client, tokenClaims, type JsonObject } from "@breadcrumbs/client";
+import { credential, credentialWanted, type Identity } from "./credential";
 
 export const client = new Client({
   token: () => credential.value,
@@ -13,14 +13,23 @@ export const client = new Client({
 
 const STREAM_TOKEN_SECONDS = 3600;
 
-/** Return the owner of a credential, or an empty string if it cannot be determined. */
-export async function ownerOf(given: string): Promise<string> {
+/** Return the identity behind a credential, or null if it cannot be determined. */
+export async function identityOf(given: string): Promise<Identity | null> {
   const claims = tokenClaims(given);
-  if (claims) return typeof claims["owner_id"] === "string" ? claims["owner_id"] : "";
   try {
-    return (await requestToken({ ttl_sec: 1 }, given)).owner_id;
+    const facts = claims ?? (await requestToken({ ttl_sec: 1 }, given));
+    const text = (name: string) => (typeof facts[name] === "string" ? facts[name] : undefined);
+    const [session, user] = [text("session_id"), text("user_id")];
+    return {
+      kind: claims ? "token" : "key",
+      owner: text("owner_id") ?? "",
+      agent: text("sub") ?? text("agent_id") ?? "",
+      roles: Array.isArray(facts["roles"]) ? facts["roles"].filter((role) => typeof role === "string") : [],
+      ...(session !== undefined && { session }),
+      ...(user !== undefined && { user }),
+    };
   } catch {
-    return "";
+    return null;
   }
 }
 
@@ -40,5 +49,5 @@ export async function streamToken(): Promise<string> {
 }
 
 function requestToken(wanted: { roles?: string[]; ttl_sec: number }, given: string) {
-  return client.json<{ token: string; owner_id: string }>("/auth/token", { body: wanted, token: given });
+  return client.json<JsonObject & { token: string }>("/auth/token", { body: wanted, token: given });
 }

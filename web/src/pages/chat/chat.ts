@@ -68,7 +68,7 @@ export class Chat {
     let conversation = this.open.peek();
     if (conversation === null) {
       conversation = new Conversation(newId(), true);
-      this.#enter(conversation);
+      this.#enter(conversation, true);
       go(href("chat", [conversation.id]), true);
     }
     conversation.say(text);
@@ -94,16 +94,18 @@ export class Chat {
     if (before?.id === id) return;
     if (id === undefined) {
       this.#leave();
+      this.list.keep(undefined);
       this.#stream.follow(queryFor(undefined));
     } else {
       this.#enter(new Conversation(id));
     }
   }
 
-  #enter(conversation: Conversation): void {
+  #enter(conversation: Conversation, isNew = false): void {
     this.#leave();
     this.open.value = conversation;
     this.list.seen(conversation.id);
+    if (!isNew) this.list.keep(conversation.id);
     this.#stream.follow(queryFor(conversation.id));
   }
 

@@ -9,6 +9,7 @@ import { Markdown } from "../../components/markdown";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
+import { confined, lacking } from "../../lib/credential";
 import { dayName, shortened, time } from "../../lib/format";
 import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
@@ -16,6 +17,7 @@ import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
 import { wasCancelled, type Turn } from "./message";
 import { nameOf } from "./session-list";
+import { Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
 import { Welcome } from "./welcome";
 
@@ -150,7 +152,13 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
             <div class="notice warn">
               <Icon name="pause" />
               <span class="grow">This session is paused. Agents do not answer.</span>
-              <button type="button" class="button tiny" onClick={() => void setActive(chat, session.id, true)}>
+              <button
+                type="button"
+                class="button tiny"
+                disabled={lacking("emitter") !== undefined}
+                title={lacking("emitter")}
+                onClick={() => void setActive(chat, session.id, true)}
+              >
                 Resume
               </button>
             </div>
@@ -158,16 +166,18 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
         </div>
       </div>
       {away.value && (
-        <button
-          type="button"
-          class="button chat-down"
-          onClick={() => {
-            atEnd.current = true;
-            toEnd();
-          }}
-        >
-          <Icon name="down" /> Scroll down
-        </button>
+        <div class="chat-down">
+          <button
+            type="button"
+            class="button tiny"
+            onClick={() => {
+              atEnd.current = true;
+              toEnd();
+            }}
+          >
+            <Icon name="down" /> Scroll down
+          </button>
+        </div>
       )}
       <Announcer conversation={conversation} />
     </div>
@@ -272,9 +282,11 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
             Queued
           </span>
         )}
-        <Time iso={message.created_at}>{time(message.created_at)}</Time>
         <CopyButton text={message.text} />
         <ForkButton chat={chat} message={message} />
+        <span class="facts">
+          <Time iso={message.created_at}>{time(message.created_at)}</Time>
+        </span>
       </footer>
     </article>
   );
@@ -328,7 +340,13 @@ function ErrorMessage({
           <strong>{stopped ? "Stopped." : "No answer."}</strong> {!stopped && sentence(message.text)}
         </span>
         {!over && (
-          <button type="button" class="button tiny" disabled={busy.value} onClick={() => void again()}>
+          <button
+            type="button"
+            class="button tiny"
+            disabled={busy.value || lacking("emitter") !== undefined}
+            title={lacking("emitter")}
+            onClick={() => void again()}
+          >
             <Icon name="retry" /> Retry
           </button>
         )}
@@ -342,19 +360,6 @@ function DraftView({ draft }: { draft: Draft }) {
     <article class="said agent draft" aria-label="Answer in progress" aria-busy="true">
       <Markdown text={draft.text} />
     </article>
-  );
-}
-
-function Thinking() {
-  return (
-    <div class="thinking" role="status">
-      <span class="unseen">The agent is answering</span>
-      <span class="dots" aria-hidden="true">
-        <i />
-        <i />
-        <i />
-      </span>
-    </div>
   );
 }
 
@@ -402,12 +407,14 @@ function CopyButton({ text }: { text: string }) {
 function ForkButton({ chat, message }: { chat: Chat; message: Message }) {
   const label = "Fork from here";
   const id = chat.open.value?.id;
+  const refused = lacking("emitter") ?? confined();
   return (
     <button
       type="button"
       class="button bare tiny square quiet"
       aria-label={label}
-      title={label}
+      title={refused ?? label}
+      disabled={refused !== undefined}
       onClick={() => id !== undefined && void fork(chat, id, message.id)}
     >
       <Icon name="fork" />

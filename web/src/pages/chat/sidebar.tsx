@@ -6,6 +6,7 @@ import { Icon } from "../../components/icons";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
 import { now } from "../../lib/clock";
+import { confined, lacking } from "../../lib/credential";
 import { ago, plural } from "../../lib/format";
 import { href } from "../../lib/router";
 import { sessionActions } from "./actions";
@@ -15,13 +16,21 @@ import { nameOf } from "./session-list";
 export function SessionSidebar({ chat }: { chat: Chat }) {
   const { list } = chat;
   const first = useRef<HTMLButtonElement>(null);
+  const refused = lacking("emitter") ?? confined();
   useEffect(() => {
     if (chat.listShown.value) first.current?.focus();
   }, [chat.listShown.value]);
   return (
     <nav class="sidebar" aria-label="Sessions" id="sessions">
       <div class="sidebar-head">
-        <button ref={first} type="button" class="button main grow" onClick={() => chat.startNew()}>
+        <button
+          ref={first}
+          type="button"
+          class="button main grow"
+          disabled={refused !== undefined}
+          title={refused}
+          onClick={() => chat.startNew()}
+        >
           <Icon name="plus" /> New session
         </button>
         <button
