@@ -25,7 +25,7 @@ from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns
-from breadcrumbs.composition.own_agents import OwnAgents, load_agents
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
@@ -174,6 +174,8 @@ def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
 
     Raise `StartupError` for duplicate names.
     """
+    if settings.tools:
+        search_current_directory()
     try:
         return Toolbox([*shipped_tools(), *load_tools(settings.tools), *tools])
     except InvalidInput as error:
