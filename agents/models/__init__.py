@@ -7,4 +7,13 @@ known providers. `check` tries a model.
 `__all__` lists the modules that other packages may import.
 """
 
-__all__ = ["base", "chat_format", "check", "endpoint", "endpoint_registry", "providers", "registry"]
+__all__ = [
+    "base",
+    "chat_format",
+    "check",
+    "endpoint",
+    "endpoint_registry",
+    "offered",
+    "providers",
+    "registry",
+]

@@ -33,6 +33,9 @@ from breadcrumbs.agents.models.offline import OfflineModel
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.models.providers import OFFLINE, PRESETS, URL_FORM, Preset
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
+
+ModelName = Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)]
 
 _RCRT_NAMES = {"ollama_local": "ollama"}
 
@@ -47,6 +50,9 @@ class ModelSettings(BaseModel):
         default_factory=dict, description="Your own names for models, such as RCRT's llm_config ids"
     )
     endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
+    offered: Annotated[tuple[ModelName, ...], Field(max_length=100)] = Field(
+        (), description="Models that a curator can choose for a session, besides the default and the aliases"
+    )
     connect_timeout: Seconds = EndpointLimits().connect
     read_timeout: Seconds = EndpointLimits().read
     total_timeout: Seconds = EndpointLimits().total
@@ -93,8 +99,8 @@ class ModelPool:
         self._endpoints = EndpointRegistry(MODEL_SERVER, urls, self._open_endpoint, self._settings.limits)
         try:
             self.default: Model = self._resolve(self._settings.default, trusted=True)
-            for alias in self._settings.aliases:
-                self._resolve(alias, trusted=True, check_only=True)
+            for name in (*self._settings.aliases, *self._settings.offered):
+                self._resolve(name.strip(), trusted=True, check_only=True)
         except InvalidInput as error:
             raise StartupError(f"invalid model settings: {error}") from None
 
@@ -103,6 +109,16 @@ class ModelPool:
         """Names of models, and prefixes of names such as `openai:…`."""
         providers = sorted({*PRESETS, *self._settings.endpoints})
         return [OFFLINE, *sorted(self._settings.aliases), *(f"{provider}:…" for provider in providers)]
+
+    @property
+    def default_spec(self) -> str:
+        """The default model, as the settings name it."""
+        return self._settings.default.strip()
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The models that the settings offer besides the default and the aliases."""
+        return tuple(name.strip() for name in self._settings.offered)
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,50 +13,9 @@ from typer.testing import CliRunner, Result
 
 from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.settings.settings import DEVELOPER, load_settings
+from tests.support.commands import ask, server
 
-CRUMB = Path(sys.executable).parent / "crumb"
 FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.py", ".gitignore"]
-
-
-def environment() -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("CRUMB_")}
-    return plain | {"NO_PROXY": "127.0.0.1"}
-
-
-@contextmanager
-def up(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
-    """Run `crumb up` in a folder as a user would, and yield the facts of its ready line."""
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [CRUMB, "up", "--port", "0", *arguments],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, (folder / "log").read_text("utf-8")
-        yield json.loads(line)
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
-
-
-def ask(url: str, text: str, **headers: str) -> dict[str, Any]:
-    reply = httpx.post(
-        f"{url}/sessions/one/messages",
-        params={"wait": 30},
-        json={"message": text},
-        headers=headers,
-        timeout=40,
-        trust_env=False,
-    )
-    assert reply.status_code == 200, reply.text
-    document: dict[str, Any] = reply.json()
-    return document
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +35,7 @@ def crumb(*arguments: str) -> Result:
 def test_a_new_project_answers_with_its_own_tool(tmp_path: Path) -> None:
     created = crumb("init", "project")
     assert created.exit_code == 0 and json.loads(created.stdout)["files"] == FILES
-    with up(tmp_path / "project") as ready:
+    with server(tmp_path / "project") as ready:
         assert ready["model"] == "offline"
         assert Path(ready["data"]).parent == tmp_path / "project"
         answered = ask(ready["url"], 'use word_count {"text": "one two three"}')
@@ -131,7 +84,7 @@ def test_a_new_key_is_required_and_accepted_after_it_was_added(tmp_path: Path) -
     assert created.exit_code == 0
     entry = json.loads(created.stdout)
     assert Path("crumb.toml").stat().st_mode & 0o077 == 0
-    with up(tmp_path, "--data", str(tmp_path / "data")) as ready:
+    with server(tmp_path, "--data", str(tmp_path / "data")) as ready:
         assert ready["mode"] == "keys"
         refused = httpx.get(f"{ready['url']}/sessions", trust_env=False)
         assert refused.status_code == 401
