@@ -6,6 +6,7 @@ The command line and the library both use this package. `__all__` lists the modu
 __all__ = [
     "event_loop",
     "http_server",
+    "model_checks",
     "own_agents",
     "processes",
     "storage",

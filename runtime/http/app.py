@@ -28,6 +28,7 @@ from breadcrumbs.runtime.http.routes import (
     dead_letters,
     events,
     messages,
+    models,
     operations,
     records,
     sessions,
@@ -46,6 +47,7 @@ from breadcrumbs.runtime.streams.hub import EventHub
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.routes,
     *messages.routes,
+    *models.routes,
     *breadcrumbs.routes,
     *events.OPERATIONS,
     *records.OPERATIONS,

@@ -65,6 +65,8 @@ class ForkOptions:
     title: str | None = None
     user_id: str | None = None
     """User of the new session. None: no user, even if the original session has one."""
+    model: str | None = None
+    """Model of the new session. None: agents use their own."""
     request: str | None = None
     """Identifies the request. A repeated request resumes the same fork. None if the request cannot be repeated."""
 
@@ -242,6 +244,8 @@ def _session_record(session: str, origin: str, survey: _Survey, options: ForkOpt
     }
     if title is not None:
         context["title"] = title
+    if options.model is not None:
+        context["model"] = options.model
     return BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,

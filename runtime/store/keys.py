@@ -64,6 +64,8 @@ Lane 0 only: workers
                                               (exceptions: see housekeeping.py)
     W <kind>                         zset     workers; score = time from which a worker counts as dead
     w <kind>                         set      workers whose death is detected by their connection (liveness.py)
+    M                                hash     kind of worker -> models that it offers (JSON, see offered_models.py);
+                                              absent until an agent runner has started
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -244,6 +246,9 @@ class Keys:
 
     def visible_workers(self, kind: str) -> bytes:
         return b"%sw%s" % (self._prefixes[0], kind.encode())
+
+    def offered_models(self) -> bytes:
+        return self._prefixes[0] + b"M"
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

@@ -543,6 +543,7 @@ _CONTEXTS: tuple[Row, ...] = (
     Row("listContextConfigs", READ_CONFIGS, shows="config"),
     Row("checkContextConfig", READ_PUBLIC, body=lambda target: {"text": "{}"}),
     Row("contextConfigSchema", READ_PUBLIC),
+    Row("listModels", READ_PUBLIC),
     Row("readContextConfig", without(READ_CONFIGS, "far")),
     Row("replaceContextConfig", WRITE_CONFIG_FILE, body=lambda target: {"text": "{}"}),
 )

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Tag, Title
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
+from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
@@ -36,6 +37,11 @@ class SessionChange(BaseModel):
     state: dict[str, Any] | None = None
     active: Annotated[bool, Field(strict=True)] | None = Field(
         None, description="false pauses the session: agents do not answer until it is set to true"
+    )
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)] | None = Field(
+        None,
+        description="Model of the session: a `name` of `GET /models`. null: the agents use their own. Requires the "
+        "role curator",
     )
 
 
@@ -102,6 +108,7 @@ class ListedSession(TypedDict):
     title: NotRequired[str]
     summary: NotRequired[Annotated[str, Field(description="The beginning of the first message")]]
     user_id: NotRequired[str]
+    model: NotRequired[Annotated[str, Field(description="The model that a curator chose for the session")]]
     version: VersionNumber
     created_at: Time
     last_active_at: Time

@@ -10,6 +10,7 @@ __all__ = [
     "event_stream",
     "events",
     "messages",
+    "models",
     "operations",
     "records",
     "sessions",

@@ -9,6 +9,8 @@ export interface Session {
   id: string;
   title?: string;
   user_id?: string;
+  /** The model that a curator chose for the session. */
+  model?: string;
   version: number;
   created_at: string;
   last_active_at: string;
@@ -77,7 +79,11 @@ export class Sessions {
     return this.#client.json(pathOf(id), { signal });
   }
 
-  change(id: string, changes: { title?: string; state?: JsonObject; active?: boolean }): Promise<Session> {
+  /** Change a session. A model of null returns to the models of the agents. */
+  change(
+    id: string,
+    changes: { title?: string; state?: JsonObject; active?: boolean; model?: string | null },
+  ): Promise<Session> {
     return this.#client.json(pathOf(id), { method: "PATCH", body: changes });
   }
 

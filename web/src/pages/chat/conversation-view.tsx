@@ -16,6 +16,7 @@ import { fork, sessionActions, setActive } from "./actions";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
 import { wasCancelled, type Turn } from "./message";
+import { AnswerModel, ModelPicker } from "./model-picker";
 import { nameOf } from "./session-list";
 import { Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
@@ -50,6 +51,7 @@ function Head({ chat, conversation }: Props) {
         <Icon name="menu" />
       </button>
       <h1 class="chat-title">{nameOf(session)}</h1>
+      <ModelPicker chat={chat} session={session} />
       {session && <Menu label="Session actions" actions={sessionActions(chat, session)} />}
     </header>
   );
@@ -309,6 +311,7 @@ function Answer({ chat, message }: { chat: Chat; message: Message }) {
         <ForkButton chat={chat} message={message} />
         <span class="facts">
           {message.agent_id && <span>{message.agent_id}</span>}
+          <AnswerModel message={message} />
           <Time iso={message.created_at}>{time(message.created_at)}</Time>
         </span>
       </footer>

@@ -3,6 +3,7 @@
 import { Icon } from "../../components/icons";
 import { confined, lacking } from "../../lib/credential";
 import type { Chat } from "./chat";
+import { OfflineHint } from "./model-picker";
 
 const IDEAS = ["Hello!", "What is 12 × 34?", "What did I say?", "What do you see?"];
 
@@ -17,6 +18,7 @@ export function Welcome({ chat }: { chat: Chat }) {
           Each message is a breadcrumb on the blackboard, tagged with its session. Messages of one session are never
           visible in another. To try it, open a second window.
         </p>
+        <OfflineHint />
         <ul class="ideas" aria-label="Suggestions">
           {IDEAS.map((idea) => (
             <li key={idea}>
