@@ -16,7 +16,13 @@ export {
   type CreatedBreadcrumb,
   type NewBreadcrumb,
 } from "./breadcrumbs.ts";
-export { Sessions, type Message, type MessagePage, type Session, type SessionPage } from "./sessions.ts";
+export { Sessions, type Message, type MessageMatch, type MessagePage, type SearchPage, type Session, type SessionPage } from "./sessions.ts";
+export {
+  readAllMessages,
+  transcriptAsJson,
+  transcriptAsMarkdown,
+  transcriptName,
+} from "./transcript.ts";
 
 // Event stream
 export { SseParser, type ServerSentEvent } from "./sse.ts";

@@ -27,6 +27,20 @@ export interface SessionPage {
   next_cursor?: string;
 }
 
+/** A message that a search found. */
+export interface MessageMatch {
+  session_id: string;
+  message_id: string;
+  role: "user" | "assistant" | "error";
+  created_at: string;
+  /** Part of the text, as one line. */
+  excerpt: string;
+}
+
+export interface SearchPage extends SessionPage {
+  matches: MessageMatch[];
+}
+
 export interface Message {
   id: string;
   role: "user" | "assistant" | "error" | "tool";
@@ -113,7 +127,20 @@ export class Sessions {
     return { ...page, messages: page.messages.map(withDefaults) };
   }
 
-  fork(id: string, body: { message_id?: string; id?: string; title?: string } = {}): Promise<Session> {
+  /** Search titles and messages. The server searches a part per request: continue with the cursor until the end. */
+  search(
+    text: string,
+    query: { limit?: number; cursor?: string | undefined; user_id?: string } = {},
+    signal?: AbortSignal,
+  ): Promise<SearchPage> {
+    return this.#client.json("/sessions", { query: { ...query, q: text }, signal });
+  }
+
+  /** Copy a session, up to and including `message_id`, or only what is before `before_id`. */
+  fork(
+    id: string,
+    body: { message_id?: string; before_id?: string; id?: string; title?: string } = {},
+  ): Promise<Session> {
     return this.#client.json(pathOf(id, "/fork"), { body });
   }
 

@@ -37,6 +37,8 @@ const PATHS = {
   crumb: "M12 6a6 6 0 1 0 0 12 6 6 0 0 0 0-12z",
   diff: "M12 4v10M7 9h10M7 19h10",
   minus: "M5 12h14",
+  download: "M12 4v11M7 11l5 5 5-5M5 20h14",
+  page: "M6 3h8l4 4v14H6zM14 3v4h4M9 12h6M9 16h6",
 } as const;
 
 const FILLED: ReadonlySet<string> = new Set(["stop", "play"]);

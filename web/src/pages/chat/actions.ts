@@ -1,4 +1,4 @@
-/** Actions on a session: rename, fork, pause, delete. */
+/** Actions on a session: rename, fork, pause, export, delete. */
 
 import type { Session } from "@breadcrumbs/client";
 import { ask, confirmed } from "../../components/dialog";
@@ -9,6 +9,7 @@ import { plural } from "../../lib/format";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
+import { exportActions } from "./export";
 import { forkTitle } from "./fork-title";
 import { nameOf } from "./session-list";
 
@@ -28,6 +29,7 @@ export function sessionActions(chat: Chat, session: Session): Action[] {
       icon: "board",
       run: () => go(href("board", [], { session: session.id })),
     },
+    ...exportActions(session),
     { name: "Delete", icon: "trash", danger: true, disabled, run: () => void remove(chat, session) },
   ];
 }

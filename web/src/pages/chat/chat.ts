@@ -7,10 +7,12 @@ import { sendNow } from "../../lib/outbox";
 import { go, href, route } from "../../lib/router";
 import { Stream } from "../../lib/stream";
 import { Conversation } from "./conversation";
+import { MessageSearch } from "./message-search";
 import { nameOf, SessionList } from "./session-list";
 
 export class Chat {
   readonly list = new SessionList();
+  readonly found = new MessageSearch();
   readonly open = signal<Conversation | null>(null);
   /** The answer that is explained in the side panel. */
   readonly why = signal<Message | null>(null);
@@ -60,6 +62,7 @@ export class Chat {
     this.#stream.close();
     this.open.peek()?.close();
     this.list.close();
+    this.found.close();
     window.removeEventListener("focus", this.#onFocus);
   }
 

@@ -2,7 +2,7 @@
 
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { signal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { sentence, type Message } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/markdown";
@@ -13,8 +13,12 @@ import { confined, lacking } from "../../lib/credential";
 import { dayName, shortened, time } from "../../lib/format";
 import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
+import { EditButton, MessageEditor, RegenerateButton } from "./answer-again";
+import { PageChips } from "./attached-pages";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
+import { ForkNotice } from "./fork-notice";
+import { useJump } from "./jump";
 import { wasCancelled, type Turn } from "./message";
 import { AnswerModel, ModelPicker } from "./model-picker";
 import { nameOf } from "./session-list";
@@ -31,6 +35,7 @@ export function ConversationView({ chat, conversation }: Props) {
   return (
     <>
       <Head chat={chat} conversation={conversation} />
+      {conversation && <ForkNotice chat={chat} conversation={conversation} />}
       {conversation === null ? <Welcome chat={chat} /> : <Body chat={chat} conversation={conversation} />}
     </>
   );
@@ -118,6 +123,8 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
     return () => observer.disconnect();
   }, [conversation, state, messages[0]?.id]);
 
+  useJump(conversation, frame, atEnd);
+
   const onScroll = () => {
     const element = frame.current;
     if (!element) return;
@@ -147,6 +154,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
             <p class="chat-nothing soft">No messages yet.</p>
           )}
           <Turns chat={chat} conversation={conversation} />
+          <PageChips pages={conversation.pages.of(undefined, messages)} />
           {unsent.map((one) => (
             <UnsentMessage key={one.key} conversation={conversation} unsent={one} />
           ))}
@@ -230,6 +238,7 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
   const answered = turn.steps.findLast((step) => step.kind === "message" && step.message.role === "assistant");
   return (
     <>
+      {turn.message && <PageChips pages={conversation.pages.of(turn.message, conversation.messages.value)} />}
       {turn.message && <UserMessage chat={chat} message={turn.message} queued={progress === "queued"} />}
       {turn.steps.map((step) =>
         step.kind === "tool" ? (
@@ -242,7 +251,7 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
             over={answered !== undefined || progress !== undefined}
           />
         ) : (
-          <Answer key={step.message.id} chat={chat} message={step.message} />
+          <Answer key={step.message.id} chat={chat} message={step.message} question={turn.message} />
         ),
       )}
       <Drafts
@@ -275,9 +284,14 @@ function Drafts({ conversation, wanted, fallback = null }: DraftsProps) {
 }
 
 function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; queued: boolean }) {
+  const editing = useSignal(false);
   return (
     <article class="said user" aria-label="You" data-id={message.id}>
-      <div class="bubble">{message.text}</div>
+      {editing.value ? (
+        <MessageEditor chat={chat} message={message} onClose={() => (editing.value = false)} />
+      ) : (
+        <div class="bubble">{message.text}</div>
+      )}
       <footer>
         {queued && (
           <span class="badge info" title="The agent will answer after the previous message.">
@@ -285,6 +299,7 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
           </span>
         )}
         <CopyButton text={message.text} />
+        <EditButton editing={editing} />
         <ForkButton chat={chat} message={message} />
         <span class="facts">
           <Time iso={message.created_at}>{time(message.created_at)}</Time>
@@ -294,7 +309,7 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
   );
 }
 
-function Answer({ chat, message }: { chat: Chat; message: Message }) {
+function Answer({ chat, message, question }: { chat: Chat; message: Message; question: Message | undefined }) {
   return (
     <article class="said agent" aria-label="Answer" data-id={message.id}>
       <Markdown text={message.text} />
@@ -308,6 +323,7 @@ function Answer({ chat, message }: { chat: Chat; message: Message }) {
           <Icon name="why" /> Why this answer?
         </button>
         <CopyButton text={message.text} />
+        {question && <RegenerateButton chat={chat} question={question} />}
         <ForkButton chat={chat} message={message} />
         <span class="facts">
           {message.agent_id && <span>{message.agent_id}</span>}

@@ -11,6 +11,8 @@ import { ago, plural } from "../../lib/format";
 import { href } from "../../lib/router";
 import { sessionActions } from "./actions";
 import type { Chat } from "./chat";
+import { groupByDate } from "./date-groups";
+import { SearchResults } from "./search-results";
 import { nameOf } from "./session-list";
 
 export function SessionSidebar({ chat }: { chat: Chat }) {
@@ -48,11 +50,14 @@ export function SessionSidebar({ chat }: { chat: Chat }) {
           id="session-search"
           class="field"
           type="search"
-          placeholder="Search"
+          placeholder="Search sessions and messages"
           aria-label="Search sessions"
           autoComplete="off"
           value={list.search.value}
-          onInput={(event) => void list.find(event.currentTarget.value)}
+          onInput={(event) => {
+            void list.find(event.currentTarget.value);
+            chat.found.find(event.currentTarget.value);
+          }}
         />
       </div>
       <Sessions chat={chat} />
@@ -79,11 +84,17 @@ function Sessions({ chat }: { chat: Chat }) {
       {shown.length === 0 && (
         <p class="sidebar-note">{list.search.value ? "No matching sessions." : "No sessions yet."}</p>
       )}
-      <ul>
-        {shown.map((session) => (
-          <Item key={session.id} chat={chat} session={session} />
-        ))}
-      </ul>
+      {groupByDate(shown, (session) => session.last_active_at, now.value).map((group) => (
+        <section key={group.name} aria-label={group.name}>
+          <h2 class="session-group">{group.name}</h2>
+          <ul>
+            {group.items.map((session) => (
+              <Item key={session.id} chat={chat} session={session} />
+            ))}
+          </ul>
+        </section>
+      ))}
+      <SearchResults chat={chat} />
       {list.hasMore.value && (
         <button
           type="button"
