@@ -50,8 +50,8 @@ export function SessionSidebar({ chat }: { chat: Chat }) {
           id="session-search"
           class="field"
           type="search"
-          placeholder="Search sessions and messages"
-          aria-label="Search sessions"
+          placeholder="Search"
+          aria-label="Search sessions and messages"
           autoComplete="off"
           value={list.search.value}
           onInput={(event) => {
