@@ -52,16 +52,40 @@ export class AttachedPages {
     [...this.#pages.value.values()].sort((a, b) => (a.created_at < b.created_at ? -1 : 1)),
   );
 
+  #grouped: Grouped | undefined;
+
   /** Return the pages of a message, or those after the last message. */
   of(message: Message | undefined, messages: readonly Message[]): readonly Breadcrumb[] {
-    if (this.#sorted.value.length === 0) return [];
-    const sent = messages.filter((one) => one.role === "user");
-    const index = message === undefined ? sent.length : sent.findIndex((one) => one.id === message.id);
-    const since = sent[index - 1]?.created_at ?? "";
-    return this.#sorted.value.filter(
-      (page) => page.created_at > since && (message === undefined || page.created_at <= message.created_at),
-    );
+    const pages = this.#sorted.value;
+    if (pages.length === 0) return [];
+    if (this.#grouped?.pages !== pages || this.#grouped.messages !== messages) {
+      this.#grouped = { pages, messages, byMessage: groupByMessage(pages, messages) };
+    }
+    return this.#grouped.byMessage.get(message?.id) ?? [];
   }
+}
+
+/** The pages of each message. Kept, because every message of a conversation asks for its pages. */
+interface Grouped {
+  pages: readonly Breadcrumb[];
+  messages: readonly Message[];
+  byMessage: ReadonlyMap<string | undefined, readonly Breadcrumb[]>;
+}
+
+/** Group pages by the id of their message. Pages after the last message have the key undefined. */
+function groupByMessage(
+  pages: readonly Breadcrumb[],
+  messages: readonly Message[],
+): ReadonlyMap<string | undefined, readonly Breadcrumb[]> {
+  const sent = messages.filter((message) => message.role === "user");
+  const groups = new Map<string | undefined, Breadcrumb[]>();
+  let next = 0;
+  for (const page of pages) {
+    while (next < sent.length && (sent[next]?.created_at ?? "") < page.created_at) next += 1;
+    const id = sent[next]?.id;
+    groups.set(id, [...(groups.get(id) ?? []), page]);
+  }
+  return groups;
 }
 
 export function PageChips({ pages }: { pages: readonly Breadcrumb[] }) {
