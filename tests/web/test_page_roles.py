@@ -142,6 +142,21 @@ async def test_a_config_can_be_saved_only_with_a_sufficient_role(
     await expect(save).to_have_attribute("title", "Your API key does not have the role emitter.")
 
 
+async def test_the_operations_page_names_the_missing_role_and_requests_nothing(
+    keyed: CrumbUp, open_window: OpenWindow
+) -> None:
+    page = await open_window(chat_url(keyed.url))
+    await sign_in(page, key_of("writer"))
+    addresses: list[str] = []
+    page.on("request", lambda request: addresses.append(request.url))
+    await page.goto(f"{keyed.url}/#/operations")
+    await expect(page.get_by_role("alert")).to_have_text(
+        "This page requires the role curator. Your API key does not have the role curator."
+    )
+    await page.wait_for_timeout(500)
+    assert not [address for address in addresses if address.endswith(("/operations", "/dlq"))]
+
+
 async def test_a_token_for_one_session_cannot_start_another(keyed: CrumbUp, open_window: OpenWindow) -> None:
     wanted = {"session_id": "talk", "roles": ["emitter", "subscriber"]}
     headers = {"x-api-key": key_of("writer")}
