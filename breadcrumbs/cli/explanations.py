@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from breadcrumbs.cli.output import console, escaped, fail, one_line, shown_time, visible
 from breadcrumbs.context_builder.audit import AuditReport
 from breadcrumbs.context_builder.diff import Difference
-from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, describe_gaps, part_sizes
+from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
 from breadcrumbs.context_builder.rebuild import RebuiltContext
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 
@@ -32,7 +32,7 @@ def print_explanation(explained: Explanation) -> None:
     out.print(_items_table(explained.items))
     if explained.left_out:
         _print_left_out(out, explained)
-    for gap in describe_gaps(explained):
+    for gap in explained.gaps():
         out.print(f"\n! {visible(gap)}", style="yellow", markup=False)
     for note in explained.notes:
         out.print(f"\n! {visible(note)}", style="yellow", markup=False)
