@@ -20,7 +20,7 @@ AGENT = {"agent_id": "default-chat-assistant"}
 async def box(locator: Locator) -> dict[str, float]:
     found = await locator.bounding_box()
     assert found is not None
-    return dict(found)
+    return {"x": found["x"], "y": found["y"], "width": found["width"], "height": found["height"]}
 
 
 async def test_a_phone_shows_names_of_pages_and_agents_and_a_full_size_sessions_button(
