@@ -107,8 +107,12 @@ async def test_times_stay_on_one_line(crumb_up: CrumbUp, open_window: OpenWindow
     page = await open_window(chat_url(crumb_up.url, new_session_id()), locale="en-US", **PHONE)
     await say(page, "Hello!")
     await expect(answers(page)).to_have_count(1)
-    for one in await page.locator("time").all():
-        assert await one.evaluate("e => e.getClientRects().length") <= 1
+    shown = page.locator(".said time")
+    assert await shown.count() == 2
+    for one in await shown.all():
+        # Even where there is no room for it.
+        await one.evaluate("e => { e.parentElement.style.width = '2rem' }")
+        assert await one.evaluate("e => e.getBoundingClientRect().height") < 30
 
 
 async def test_an_edit_does_not_move_the_editor(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
