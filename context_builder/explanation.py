@@ -119,6 +119,19 @@ class Explanation:
             "notes": self.notes,
         }
 
+    def gaps(self) -> list[str]:
+        """Return a line for each source that its limit cut or that found nothing, and for schemas without a source."""
+        lines = []
+        for source in self.sources:
+            what = f"{source['key']} ({source.get('schema_name') or 'any schema'})"
+            if source.get("more"):
+                lines.append(f"{what}: older breadcrumbs were left out, limit {source.get('limit')}")
+            elif source.get("found") == 0:
+                lines.append(f"{what}: found nothing")
+        if self.unread_schemas:
+            lines.append(f"no source reads {', '.join(self.unread_schemas)}, which this session has")
+        return lines
+
 
 def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:
     """Return the fields with a value.

@@ -91,9 +91,11 @@ async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | No
 
 def _found_by_source(assembled: Assembled) -> dict[int, frozenset[UUID]]:
     found: dict[int, set[UUID]] = {}
-    for entry in (*assembled.items, *assembled.left_out):
-        if entry.number is not None:
-            found.setdefault(entry.number, set()).add(entry.crumb.id)
+    entries = [(item.number, item.crumb) for item in assembled.items]
+    entries += [(out.number, out.crumb) for out in assembled.left_out]
+    for number, crumb in entries:
+        if number is not None:
+            found.setdefault(number, set()).add(crumb.id)
     return {number: frozenset(ids) for number, ids in found.items()}
 
 

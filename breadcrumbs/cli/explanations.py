@@ -32,8 +32,8 @@ def print_explanation(explained: Explanation) -> None:
     out.print(_items_table(explained.items))
     if explained.left_out:
         _print_left_out(out, explained)
-    for line in _not_fetched(explained):
-        out.print(f"\n! {visible(line)}", style="yellow", markup=False)
+    for gap in explained.gaps():
+        out.print(f"\n! {visible(gap)}", style="yellow", markup=False)
     for note in explained.notes:
         out.print(f"\n! {visible(note)}", style="yellow", markup=False)
 
@@ -66,20 +66,6 @@ def _print_left_out(out: Console, explained: Explanation) -> None:
     out.print(table)
     if explained.left_out_besides:
         out.print(f"… and {explained.left_out_besides:,} more", style="dim")
-
-
-def _not_fetched(explained: Explanation) -> list[str]:
-    """Return a line for each source that its limit cut or that found nothing, and for schemas without a source."""
-    lines = []
-    for source in explained.sources:
-        what = f"{source['key']} ({source.get('schema_name') or 'any schema'})"
-        if source.get("more"):
-            lines.append(f"{what}: older breadcrumbs were left out, limit {source.get('limit')}")
-        elif source.get("found") == 0:
-            lines.append(f"{what}: found nothing")
-    if explained.unread_schemas:
-        lines.append(f"no source reads {', '.join(explained.unread_schemas)}, which this session has")
-    return lines
 
 
 def print_rebuilt(rebuilt: RebuiltContext) -> None:

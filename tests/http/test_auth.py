@@ -266,6 +266,15 @@ async def test_a_wrong_key_is_401(keyed: Site, key: str) -> None:
             problem(answer, 401, "unauthenticated")
 
 
+async def test_a_wrong_key_is_refused_with_advice_for_keys_and_not_for_tokens(keyed: Site) -> None:
+    told = problem(
+        await keyed.client.get("/breadcrumbs", headers={"X-API-Key": KEY[:-1]}), 401, "unauthenticated"
+    )
+    assert told["detail"] == (
+        "this server has no such API key: check that it is complete, and that the setting api_keys contains it"
+    )
+
+
 @pytest.mark.parametrize("value", ["Basic dXNlcjpwYXNz", "Bearer", "Bearer ", "", "Token x", "Bearer\tx"])
 async def test_another_kind_of_authorization_is_401(keyed: Site, value: str) -> None:
     problem(await keyed.client.get("/breadcrumbs", headers={"Authorization": value}), 401, "unauthenticated")

@@ -166,7 +166,7 @@ function ThemeButton() {
   return (
     <button
       type="button"
-      class="button bare square"
+      class="button bare square theme-button"
       aria-label={label}
       title={label}
       onClick={() => (theme.value = next)}

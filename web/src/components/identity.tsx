@@ -79,7 +79,7 @@ export function IdentityMenu() {
   return (
     <Menu
       label="Signed in"
-      icon="key"
+      icon="person"
       look="identity-button"
       actions={[{ name: "Sign out", icon: "close", run: signOut }]}
     >

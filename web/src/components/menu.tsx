@@ -77,8 +77,6 @@ export function Menu({ label, actions, icon = "more", look = "tiny", children }:
         ref={sheet}
         id={id}
         class="sheet"
-        role="menu"
-        aria-label={label}
         popover="auto"
         onKeyDown={onKeyDown}
         onToggle={(event) => {
@@ -86,26 +84,29 @@ export function Menu({ label, actions, icon = "more", look = "tiny", children }:
         }}
       >
         {open && children && <div class="sheet-text">{children}</div>}
-        {open &&
-          actions.map((action) => (
-            <button
-              key={action.name}
-              type="button"
-              role="menuitem"
-              tabIndex={-1}
-              class={`button bare ${action.danger ? "danger" : ""}`}
-              aria-disabled={action.disabled !== undefined}
-              title={action.disabled}
-              onClick={() => {
-                if (action.disabled !== undefined) return;
-                sheet.current?.hidePopover();
-                button.current?.focus();
-                action.run();
-              }}
-            >
-              <Icon name={action.icon} /> {action.name}
-            </button>
-          ))}
+        {open && (
+          <div class="sheet-items" role="menu" aria-label={label}>
+            {actions.map((action) => (
+              <button
+                key={action.name}
+                type="button"
+                role="menuitem"
+                tabIndex={-1}
+                class={`button bare ${action.danger ? "danger" : ""}`}
+                aria-disabled={action.disabled !== undefined}
+                title={action.disabled}
+                onClick={() => {
+                  if (action.disabled !== undefined) return;
+                  sheet.current?.hidePopover();
+                  button.current?.focus();
+                  action.run();
+                }}
+              >
+                <Icon name={action.icon} /> {action.name}
+              </button>
+            ))}
+          </div>
+        )}
       </div>
     </span>
   );

@@ -1,6 +1,7 @@
 /** The API key or token of this tab, and the identity behind it. */
 
 import { batch, computed, signal } from "@preact/signals";
+import { tokenClaims, type JsonObject } from "@breadcrumbs/client";
 
 const CREDENTIAL_KEY = "crumb.credential";
 const IDENTITY_KEY = "crumb.identity";
@@ -22,7 +23,7 @@ export interface Identity {
 export const credential = signal(load(CREDENTIAL_KEY));
 
 /** Identity behind the credential. Null if there is no credential or if its identity is not known. */
-export const identity = signal<Identity | null>(loadIdentity());
+export const identity = signal<Identity | null>(loadIdentity() ?? identityIn(tokenClaims(credential.peek()), "token"));
 
 /** Owner of the credential, or empty if it is not known. */
 export const owner = computed(() => identity.value?.owner ?? "");
@@ -42,6 +43,22 @@ export function useCredential(text: string, whose: Identity | null): void {
   });
   save(CREDENTIAL_KEY, text);
   save(IDENTITY_KEY, whose ? JSON.stringify(whose) : "");
+}
+
+/** Return the identity in the claims of a token, or in the server's reply to a request for a token. */
+export function identityIn(facts: JsonObject | null, kind: Identity["kind"]): Identity | null {
+  if (facts === null) return null;
+  const text = (name: string) => (typeof facts[name] === "string" ? facts[name] : undefined);
+  const roles = Array.isArray(facts["roles"]) ? facts["roles"].filter((role) => typeof role === "string") : [];
+  const [session, user] = [text("session_id"), text("user_id")];
+  return {
+    kind,
+    owner: text("owner_id") ?? "",
+    agent: text("sub") ?? text("agent_id") ?? "",
+    roles,
+    ...(session !== undefined && { session }),
+    ...(user !== undefined && { user }),
+  };
 }
 
 /** Forget the credential, and the texts that were typed but not sent. The shell then asks for another credential. */

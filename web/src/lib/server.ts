@@ -1,7 +1,7 @@
 /** Client of the server that serves this page. */
 
 import { ApiError, Client, tokenClaims, type JsonObject } from "@breadcrumbs/client";
-import { credential, credentialWanted, type Identity } from "./credential";
+import { credential, credentialWanted, identityIn, type Identity } from "./credential";
 
 export const client = new Client({
   token: () => credential.value,
@@ -16,18 +16,9 @@ const STREAM_TOKEN_SECONDS = 3600;
 /** Return the identity behind a credential, or null if it cannot be determined. */
 export async function identityOf(given: string): Promise<Identity | null> {
   const claims = tokenClaims(given);
+  if (claims) return identityIn(claims, "token");
   try {
-    const facts = claims ?? (await requestToken({ ttl_sec: 1 }, given));
-    const text = (name: string) => (typeof facts[name] === "string" ? facts[name] : undefined);
-    const [session, user] = [text("session_id"), text("user_id")];
-    return {
-      kind: claims ? "token" : "key",
-      owner: text("owner_id") ?? "",
-      agent: text("sub") ?? text("agent_id") ?? "",
-      roles: Array.isArray(facts["roles"]) ? facts["roles"].filter((role) => typeof role === "string") : [],
-      ...(session !== undefined && { session }),
-      ...(user !== undefined && { user }),
-    };
+    return identityIn(await requestToken({ ttl_sec: 1 }, given), "key");
   } catch {
     return null;
   }

@@ -56,7 +56,7 @@ export function NotFetched({ explained }: { explained: Explanation }) {
       {unread.length > 0 && (
         <div class="why-out">
           <p class="why-reason">
-            <span class="badge warn">no source</span>{" "}
+            <span class="badge">no source</span>{" "}
             <span class="small soft">This session has breadcrumbs that no source of the config reads.</span>
           </p>
           <ul>

@@ -268,7 +268,8 @@ function Workbench({ entry }: { entry: Entry }) {
             </button>
             <button
               type="button"
-              class={`button ${edited ? "" : "config-absent"}`}
+              class="button"
+              disabled={!edited}
               onClick={() => void discard(entry)}
             >
               {entry.kind === "new" ? "Discard" : "Discard edits"}
