@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import socket
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,9 +15,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from breadcrumbs.agents.models.providers import model_forms
 from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.settings.settings import DEVELOPER, load_settings
-from tests.support.commands import ask, server
+from tests.support.commands import CRUMB, ask, environment, server
 
 FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.py", ".gitignore"]
 
@@ -121,3 +126,67 @@ def test_a_key_is_not_added_to_a_file_that_the_environment_overrides(monkeypatch
     monkeypatch.setenv("CRUMB_API_KEYS", f'[{{"key": "0123456789abcdef", "owner_id": "{DEVELOPER}"}}]')
     assert crumb("keys", "new", "--add").exit_code == 2
     assert not Path("crumb.toml").exists()
+
+
+# Output on a terminal
+
+
+def on_a_terminal(folder: Path, *arguments: str, until: str | None = None) -> str:
+    """Run a command on a terminal and return its output. With `until`, end the command after this text."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [CRUMB, *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=folder,
+        env=environment(TERM="dumb", COLUMNS="200", NO_COLOR="1"),
+    )
+    os.close(terminal)
+    shown = b""
+    while until is None or until.encode() not in shown:
+        try:
+            piece = os.read(controller, 65536)
+        except OSError:  # the other end is closed
+            break
+        shown += piece
+        if not piece:
+            break
+    process.terminate()
+    process.wait(30)
+    os.close(controller)
+    return shown.decode()
+
+
+def test_the_banner_names_the_model_and_how_to_choose_a_real_one(tmp_path: Path) -> None:
+    arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
+    offline = on_a_terminal(tmp_path, *arguments, until="Press Ctrl-C")
+    (line,) = [line for line in offline.splitlines() if line.strip().startswith("model ")]
+    assert "offline" in line and "crumb up --model ollama:llama3.2" in line and "crumb model list" in line
+    (tmp_path / "crumb.toml").write_text('[models.aliases]\nhouse = "ollama:llama3.2"\n', "utf-8")
+    real = on_a_terminal(tmp_path, *arguments, "--model", "house", until="Press Ctrl-C")
+    assert "house (ollama:llama3.2)" in real and "crumb model list" not in real
+
+
+def test_the_help_of_up_and_run_agents_lists_every_form() -> None:
+    for name in ("up", "run-agents"):
+        shown = crumb(name, "--help").output
+        assert [form.example for form in model_forms() if form.example not in shown] == []
+        assert "OPENAI_API_KEY" in shown and "crumb model check" in shown
+
+
+def test_a_person_sees_the_next_commands_of_a_new_project_and_how_to_use_a_key(tmp_path: Path) -> None:
+    created = on_a_terminal(tmp_path, "init", "project")
+    assert "cd project" in created and "crumb up" in created and "crumb model list" in created
+    key = on_a_terminal(tmp_path, "keys", "new")
+    assert "[[api_keys]]" in key and "export CRUMB_API_KEY=crumb_" in key and "CRUMB_API_KEYS='[{" in key
+
+
+def test_a_person_sees_the_problem_of_a_model_and_the_next_step(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        shown = on_a_terminal(tmp_path, "model", "check", f"http://127.0.0.1:{port}/v1#m")
+    assert "server not reachable" in shown and "Start the model server" in shown
+    works = on_a_terminal(tmp_path, "model", "check")
+    assert "offline answers" in works and "crumb up --model offline" in works

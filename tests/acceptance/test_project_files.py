@@ -544,7 +544,7 @@ def help_of(*command: str) -> str:
 
 
 COMMAND = re.compile(
-    r"(?:^|[\s|;(])(?:\./)?crumb ((?:context|audit|sessions|dead-letters) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
+    r"(?:^|[\s|;(])(?:\./)?crumb ((?:context|audit|sessions|dead-letters|model|keys) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
 )
 
 

@@ -59,6 +59,19 @@ async def test_a_curator_chooses_a_model_and_each_answer_shows_its_own(
         await expect(other.get_by_label("Model")).to_have_value("")
 
 
+async def test_a_model_can_be_chosen_before_the_first_message(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    with ModelServer() as server:
+        big = server.scenario("normal", text="I am big.")
+        up = make_crumb_up(CRUMB_MODELS=json.dumps({"offered": [f"{big.url}#big"]}))
+        page = await open_window(chat_url(up.url))
+        await page.get_by_label("Model").select_option("big")
+        await expect(page.get_by_text("No messages yet.")).to_be_visible()
+        await say(page, "Hello")
+        await expect(page.locator(".answer-model")).to_have_text(["big"])
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 async def test_a_role_that_cannot_choose_sees_the_model_and_the_reason(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow, width: int

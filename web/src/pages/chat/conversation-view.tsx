@@ -56,7 +56,7 @@ function Head({ chat, conversation }: Props) {
         <Icon name="menu" />
       </button>
       <h1 class="chat-title">{nameOf(session)}</h1>
-      <ModelPicker chat={chat} session={session} />
+      <ModelPicker chat={chat} id={conversation?.id} session={session} />
       {session && <Menu label="Session actions" actions={sessionActions(chat, session)} />}
     </header>
   );

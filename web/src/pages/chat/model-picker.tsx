@@ -5,6 +5,7 @@ import { signal } from "@preact/signals";
 import type { Message, Session } from "@breadcrumbs/client";
 import { attempt } from "../../components/toast";
 import { logins } from "../../lib/credential";
+import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
 import "./model-picker.css";
@@ -46,28 +47,44 @@ function described(model: Model): string {
 }
 
 /** Return why the model of a session cannot be chosen, or an empty string if it can. */
-function obstacle(models: Models, session: Session | undefined): string {
+function obstacle(models: Models, loading: boolean): string {
   if (!models.may_choose) return "Choosing a model requires the role curator.";
   if (models.models.length < 2) return "The server offers one model. Add others to [models] in crumb.toml.";
-  return session ? "" : "Send a message first. Then you can choose the model of this session.";
+  return loading ? "The session is being loaded." : "";
 }
 
-export function ModelPicker({ chat, session }: { chat: Chat; session: Session | undefined }) {
+interface Props {
+  chat: Chat;
+  /** The open session, even if it is not loaded yet. Undefined for a new session. */
+  id: string | undefined;
+  session: Session | undefined;
+}
+
+export function ModelPicker({ chat, id, session }: Props) {
   const models = useModels();
   const reasonId = useId();
   if (models?.default === undefined) return null;
   const standard = models.models.find((model) => model.name === models.default);
-  const reason = obstacle(models, session);
+  const reason = obstacle(models, id !== undefined && session === undefined);
   const chosen = session?.model ?? "";
   const choose = async (select: HTMLSelectElement) => {
-    if (!session) return;
     const model = select.value || null;
-    const changed = await attempt("Choosing the model failed", () => client.sessions.change(session.id, { model }));
-    if (changed) chat.list.put(changed);
-    else select.value = chosen;
+    const changed = await attempt("Choosing the model failed", async () => {
+      const target = session ?? (await client.sessions.create());
+      return client.sessions.change(target.id, { model });
+    });
+    if (!changed) {
+      select.value = chosen;
+      return;
+    }
+    chat.list.put(changed);
+    if (!session) go(href("chat", [changed.id]), true);
   };
   return (
     <span class="model-picker" title={reason || "Model of this session, from the next message on"}>
+      <span class="model-label soft" aria-hidden="true">
+        Model
+      </span>
       <select
         class="field"
         aria-label="Model"
@@ -106,8 +123,9 @@ export function OfflineHint() {
   return (
     <p class="offline-hint">
       The <b>offline</b> model answers. It is for tests and repeats your messages. For a real model, start the server
-      with <code>crumb up --model ollama:llama3.2</code>. <code>crumb model list</code> shows all forms: OpenAI,
-      OpenRouter, Anthropic, vLLM and any compatible server.
+      with
+      <code class="offline-command">crumb up --model ollama:llama3.2</code>
+      <code>crumb model list</code> shows all forms: OpenAI, OpenRouter, Anthropic, vLLM and any compatible server.
     </p>
   );
 }
