@@ -63,6 +63,8 @@ class ActiveAgent:
     function: AgentFunction | None = None
     trusted: bool = False
     """Written by the operator. Only a trusted definition may name a model by a URL that is not in the settings."""
+    chosen_model: str | None = None
+    """The model that was chosen for the session of a turn. It has priority over the model of the definition."""
 
 
 class AgentsInForce:

@@ -12,7 +12,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld_reason
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, AGENT_RESPONSE, USER_MESSAGE
-from breadcrumbs.runtime.store.batched_reads import recent_of, version_of
+from breadcrumbs.runtime.store.batched_reads import model_of, recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
 
 _MAX_RECENT_ANSWERS: Final = 5
@@ -22,10 +22,12 @@ _MAX_MERGED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswers:
-    """The last answers and the last cancellation in a session, the newest first."""
+    """The last answers and the last cancellation in a session, the newest first, and the model of the session."""
 
     answers: list[Breadcrumb]
     cancels: list[Breadcrumb]
+    model: str | None = None
+    """The model that was chosen for the session. None: agents use their own."""
 
     def may_miss_answer(self, request: AnswerRequest) -> bool:
         """Return whether the request could have an answer that is not in this list.
@@ -51,12 +53,13 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, R
     if session is None:
         (crumb,) = await store.read_batch(trigger)
         return crumb, RecentAnswers([], [])
-    crumb, answers, cancels = await store.read_batch(
+    crumb, answers, cancels, model = await store.read_batch(
         trigger,
         recent_of(store, owner, session, AGENT_RESPONSE, _MAX_RECENT_ANSWERS),
         recent_of(store, owner, session, AGENT_CANCEL, 1),
+        model_of(store, owner, session),
     )
-    return crumb, RecentAnswers(answers, cancels)
+    return crumb, RecentAnswers(answers, cancels, model)
 
 
 def find_creator(crumb: Breadcrumb) -> str | None:

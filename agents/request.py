@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -43,8 +43,12 @@ class AnswerRequest:
     origin: StartingMessage
 
     @classmethod
-    def of(cls, turn: Turn, agent: ActiveAgent, trigger: Breadcrumb) -> AnswerRequest:
-        return cls(turn, agent, trigger, StartingMessage.of(trigger))
+    def of(
+        cls, turn: Turn, agent: ActiveAgent, trigger: Breadcrumb, model: str | None = None
+    ) -> AnswerRequest:
+        """Return the request of a turn. `model` is the model that was chosen for its session."""
+        answering = agent if model is None else replace(agent, chosen_model=model)
+        return cls(turn, answering, trigger, StartingMessage.of(trigger))
 
     @property
     def definition(self) -> AgentDefinition:

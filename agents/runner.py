@@ -165,7 +165,7 @@ class AgentRunner:
             return  # deleted or expired meanwhile
         await self._check_contexts(event, agents)
         requests = [
-            AnswerRequest.of(turn, agent, trigger)
+            AnswerRequest.of(turn, agent, trigger, recent_answers.model)
             for agent in agents
             if await self._should_answer(agent.definition, turn, trigger)
         ]

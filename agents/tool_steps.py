@@ -16,6 +16,7 @@ import orjson
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.commit import commit
 from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, OnDelta, PromptMessage, ToolCall
+from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
@@ -103,6 +104,10 @@ class ToolSteps:
         raise TurnFailed(
             f"the model was stopped after max_steps ({definition.max_steps}) model calls: it still called tools"
         )
+
+    def model_name(self, request: AnswerRequest) -> str:
+        """Return the name of the model that answers a request, without the URL of its server."""
+        return public_name(self._model_of(request.agent).name)
 
     def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
         try:

@@ -199,8 +199,13 @@ class AgentTurns:
                 return await self._run_remote(request, parts, deltas.write)
             *before, last = await self._steps.run(request, messages, deltas.write)
         answer = parse_answer(check_text(last))
+        creator = {**_creator(definition), "model": self._steps.model_name(request)}
         # Store exactly the text that was streamed.
-        return replace(answer, text=check_text(PARAGRAPH.join([*before, answer.text])))
+        return replace(
+            answer,
+            text=check_text(PARAGRAPH.join([*before, answer.text])),
+            runtime_fields={**answer.runtime_fields, "creator": creator},
+        )
 
     async def _run_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
         if self._remote is None:
@@ -233,7 +238,7 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     trigger, origin = request.trigger, request.origin
     fields: dict[str, Any] = {
         "trigger_id": origin.id,
-        "creator": {"type": "agent", "agent_id": request.definition.agent_id},
+        "creator": _creator(request.definition),
         "hops": origin.hops + 1,
     }
     if trigger.session_id is not None:
@@ -243,6 +248,10 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     if merged is not None:
         fields["answers"] = merged
     return fields
+
+
+def _creator(definition: AgentDefinition) -> dict[str, str]:
+    return {"type": "agent", "agent_id": definition.agent_id}
 
 
 def _function_call(request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta) -> Call:

@@ -124,6 +124,7 @@ class WebPage:
                 summary="Open the web page: chat, blackboard, context config, operations",
                 handle=self.page,
                 uses_store="no",
+                ignores_query=True,
                 successes=(SuccessReply(200, "The web page.", media_type="text/html"),),
             ),
             Operation(

@@ -17,6 +17,7 @@ from breadcrumbs.context_builder.explanation import (
     describe_breadcrumb,
     make_excerpt,
 )
+from breadcrumbs.context_builder.not_fetched import ContextFacts, NotFetched, find_not_fetched
 from breadcrumbs.context_builder.referenced import (
     UNRESTRICTED,
     Reader,
@@ -77,6 +78,9 @@ async def explain(
                 items.append(_explain_item(loaded, reference, context, record))
             else:
                 left_out.append(_explain_left_out(loaded, reference))
+    not_fetched = NotFetched(record.sources, [])
+    if page.start == 0:
+        not_fetched = await find_not_fetched(store, _facts(context, record, reader))
     return Explanation(
         consumer_id=record.consumer_id,
         session_id=context.session_id,
@@ -90,12 +94,28 @@ async def explain(
         tokens=record.tokens,
         budget=record.budget,
         counted_by=record.counted_by,
-        sources=record.sources,
+        sources=not_fetched.sources,
         items=items,
         left_out=left_out,
         left_out_besides=record.left_out_besides,
+        unread_schemas=not_fetched.unread_schemas,
         notes=record.notes,
         next_start=start if start < len(references) else None,
+    )
+
+
+def _facts(context: Breadcrumb, record: ContextRecord, reader: Reader) -> ContextFacts:
+    known: dict[int, set[UUID]] = {}
+    for reference in (*record.items, *record.left_out):
+        if reference.number is not None:
+            known.setdefault(reference.number, set()).add(reference.id)
+    return ContextFacts(
+        context.owner_id,
+        context.session_id,
+        record.as_of,
+        record.sources,
+        {number: frozenset(ids) for number, ids in known.items()},
+        reader.sees,
     )
 
 

@@ -98,6 +98,8 @@ class Explanation:
     left_out: list[ExplainedLeftOut]
     left_out_besides: int = 0
     """Number of left-out breadcrumbs that are not listed in `left_out`."""
+    unread_schemas: list[str] = field(default_factory=list)
+    """Schemas of the session that no source reads."""
     notes: list[str] = field(default_factory=list)
     next_start: int | None = None
     """Index of the first reference on the next page, see `PageLimits.start`. None on the last page."""
@@ -107,6 +109,8 @@ class Explanation:
         for name in ("session_id", "context_id", "version", "made_at"):
             if (value := getattr(self, name)) is not None:
                 document[name] = value
+        if self.unread_schemas:
+            document["unread_schemas"] = self.unread_schemas
         return document | {
             "trigger_id": self.trigger_id,
             "trigger_version": self.trigger_version,
@@ -121,6 +125,19 @@ class Explanation:
             "left_out_besides": self.left_out_besides,
             "notes": self.notes,
         }
+
+    def gaps(self) -> list[str]:
+        """Return a line for each source that its limit cut or that found nothing, and for schemas without a source."""
+        lines = []
+        for source in self.sources:
+            what = f"{source['key']} ({source.get('schema_name') or 'any schema'})"
+            if source.get("more"):
+                lines.append(f"{what}: older breadcrumbs were left out, limit {source.get('limit')}")
+            elif source.get("found") == 0:
+                lines.append(f"{what}: found nothing")
+        if self.unread_schemas:
+            lines.append(f"no source reads {', '.join(self.unread_schemas)}, which this session has")
+        return lines
 
 
 def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:

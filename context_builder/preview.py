@@ -6,7 +6,7 @@ Breadcrumbs that the reader may not see are treated as missing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from breadcrumbs.context_builder.explanation import (
     describe_breadcrumb,
     make_excerpt,
 )
+from breadcrumbs.context_builder.not_fetched import ContextFacts, find_not_fetched
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -74,7 +75,28 @@ async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | No
         raise InvalidInput(error.reason, where="trigger_id") from None
     if not config.reacts_to(trigger):
         assembled.notes.append("the update_triggers of this config do not match this breadcrumb")
-    return Preview(_explain_assembled(config, trigger, assembled, as_of), assembled.parts())
+    explained = _explain_assembled(config, trigger, assembled, as_of)
+    facts = ContextFacts(
+        trigger.owner_id,
+        trigger.session_id,
+        as_of,
+        assembled.sources,
+        _found_by_source(assembled),
+        wanted.sees,
+    )
+    not_fetched = await find_not_fetched(store, facts)
+    explained = replace(explained, sources=not_fetched.sources, unread_schemas=not_fetched.unread_schemas)
+    return Preview(explained, assembled.parts())
+
+
+def _found_by_source(assembled: Assembled) -> dict[int, frozenset[UUID]]:
+    found: dict[int, set[UUID]] = {}
+    entries = [(item.number, item.crumb) for item in assembled.items]
+    entries += [(out.number, out.crumb) for out in assembled.left_out]
+    for number, crumb in entries:
+        if number is not None:
+            found.setdefault(number, set()).add(crumb.id)
+    return {number: frozenset(ids) for number, ids in found.items()}
 
 
 async def _load_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:

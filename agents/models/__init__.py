@@ -1,9 +1,19 @@
 """Models: one interface, three implementations.
 
 `base` is the interface. `offline` is the default and needs no key and no network. `openai_compatible` uses the chat
-completions API of an `endpoint`. `scripted` is for tests. `registry` makes a model from its name.
+completions API of an `endpoint`. `scripted` is for tests. `registry` makes a model from its name. `providers` lists the
+known providers. `check` tries a model.
 
 `__all__` lists the modules that other packages may import.
 """
 
-__all__ = ["base", "chat_format", "endpoint", "endpoint_registry", "registry"]
+__all__ = [
+    "base",
+    "chat_format",
+    "check",
+    "endpoint",
+    "endpoint_registry",
+    "offered",
+    "providers",
+    "registry",
+]

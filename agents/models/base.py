@@ -95,8 +95,11 @@ class ModelError(BreadcrumbsError):
     """The model returned no usable reply.
 
     `reason` can be shown to a user, because it never contains a key. `retry` is whether the same request can succeed
-    later. `retry_after` is the pause in seconds that the model server requested.
+    later. `retry_after` is the pause in seconds that the model server requested. `status` is the HTTP status of its
+    reply, or None if there was no reply with an error status.
     """
+
+    status: int | None = None
 
     def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
         super().__init__(reason)

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from secrets import SystemRandom
 
 import anyio
@@ -54,26 +53,6 @@ _OPTIONAL_FIELDS = {
 _ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """URL and options of a well-known provider."""
-
-    url: str
-    key_env: str
-    """Environment variable with the key."""
-    needs_key: bool
-    prefers_max_completion_tokens: bool = False
-
-
-PRESETS: dict[str, Preset] = {
-    # OpenAI's reasoning models refuse `max_tokens`. All of its models accept the newer name.
-    "openai": Preset("https://api.openai.com/v1", "OPENAI_API_KEY", True, prefers_max_completion_tokens=True),
-    "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", True),
-    "ollama": Preset("http://127.0.0.1:11434/v1", "OLLAMA_API_KEY", False),
-    "vllm": Preset("http://127.0.0.1:8000/v1", "VLLM_API_KEY", False),
-}
-
-
 class OpenAICompatibleModel:
     """One model of an endpoint. A reply with neither text nor tool calls raises `ModelError`.
 
@@ -99,7 +78,9 @@ class OpenAICompatibleModel:
                 return await call.run()
         except ModelError as error:
             reason = f"{self.name}: {self.endpoint.safe_reason(error.reason)}"
-            raise ModelError(reason, retry=error.retry, retry_after=error.retry_after) from None
+            raised = ModelError(reason, retry=error.retry, retry_after=error.retry_after)
+            raised.status = error.status
+            raise raised from None
         if call.answering:
             raise ModelError(
                 f"{self.name}: cut off after {limits.total:g} s, the answer was not complete",
@@ -181,7 +162,10 @@ class _ModelCall:
         response = await self._send(client, http_request)
         try:
             if response.status_code != httpx.codes.OK:
-                raise await self._read_error(response, body)
+                error = await self._read_error(response, body)
+                if isinstance(error, ModelError):
+                    error.status = response.status_code
+                raise error
             builder = ReplyBuilder(
                 max_bytes=limits.max_text,
                 calls_before=sum(len(message.tool_calls) for message in self._request.messages),

@@ -30,10 +30,12 @@ from breadcrumbs.agents.models.endpoint_registry import (
     validate_settings,
 )
 from breadcrumbs.agents.models.offline import OfflineModel
-from breadcrumbs.agents.models.openai_compatible import PRESETS, OpenAICompatibleModel, Preset
+from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
+from breadcrumbs.agents.models.providers import OFFLINE, PRESETS, URL_FORM, Preset
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
-OFFLINE = "offline"
+ModelName = Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)]
 
 _RCRT_NAMES = {"ollama_local": "ollama"}
 
@@ -48,6 +50,9 @@ class ModelSettings(BaseModel):
         default_factory=dict, description="Your own names for models, such as RCRT's llm_config ids"
     )
     endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
+    offered: Annotated[tuple[ModelName, ...], Field(max_length=100)] = Field(
+        (), description="Models that a curator can choose for a session, besides the default and the aliases"
+    )
     connect_timeout: Seconds = EndpointLimits().connect
     read_timeout: Seconds = EndpointLimits().read
     total_timeout: Seconds = EndpointLimits().total
@@ -94,8 +99,8 @@ class ModelPool:
         self._endpoints = EndpointRegistry(MODEL_SERVER, urls, self._open_endpoint, self._settings.limits)
         try:
             self.default: Model = self._resolve(self._settings.default, trusted=True)
-            for alias in self._settings.aliases:
-                self._resolve(alias, trusted=True, check_only=True)
+            for name in (*self._settings.aliases, *self._settings.offered):
+                self._resolve(name.strip(), trusted=True, check_only=True)
         except InvalidInput as error:
             raise StartupError(f"invalid model settings: {error}") from None
 
@@ -104,6 +109,44 @@ class ModelPool:
         """Names of models, and prefixes of names such as `openai:…`."""
         providers = sorted({*PRESETS, *self._settings.endpoints})
         return [OFFLINE, *sorted(self._settings.aliases), *(f"{provider}:…" for provider in providers)]
+
+    @property
+    def default_spec(self) -> str:
+        """The default model, as the settings name it."""
+        return self._settings.default.strip()
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The models that the settings offer besides the default and the aliases."""
+        return tuple(name.strip() for name in self._settings.offered)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The aliases of the settings."""
+        return dict(self._settings.aliases)
+
+    @property
+    def endpoint_urls(self) -> dict[str, str]:
+        """The endpoints of the settings, with their URLs."""
+        return {name: self._url_of(name) for name in sorted(self._settings.endpoints)}
+
+    def meaning(self, spec: str) -> str:
+        """Return the model that a name stands for. Aliases are replaced."""
+        spec = spec.strip()
+        for _ in self._settings.aliases:
+            spec = self._settings.aliases.get(spec, spec).strip()
+        return spec
+
+    def key_env(self, spec: str | None) -> str:
+        """Return the environment variable of the key that a model needs, or an empty string."""
+        spec = self.meaning(spec or self._settings.default)
+        if spec == OFFLINE or "://" in spec:
+            return ""
+        provider, _ = self._split_spec(spec)
+        settings = self._settings.endpoints.get(provider, EndpointSettings())
+        if settings.key_env or settings.url is not None:
+            return settings.key_env or ""
+        return PRESETS[provider].key_env
 
     def resolve(self, spec: str | None, *, trusted: bool = False) -> Model:
         """Return the model with this name. Without a name, return the default model.
@@ -158,7 +201,7 @@ class ModelPool:
         return provider, model
 
     def _spec_advice(self, spec: str, provider: str) -> str:
-        usage = f"Use {', '.join(self.names)} or http://host/v1#model"
+        usage = f"Use {', '.join(self.names)} or {URL_FORM}"
         names = [OFFLINE, *self._settings.aliases, *PRESETS, *self._settings.endpoints]
         close = difflib.get_close_matches(provider, names, n=1, cutoff=0.75)
         if close:
@@ -170,7 +213,7 @@ class ModelPool:
     def _by_url(self, spec: str, *, trusted: bool) -> Model:
         address, _, model = spec.partition("#")
         if not model:
-            raise InvalidInput("the URL has no model: write http://host/v1#model", where="model")
+            raise InvalidInput(f"the URL has no model: write {URL_FORM}", where="model")
         provider, endpoint = self._endpoints.find(address, trusted=trusted)
         if provider is not None:
             return self._open_model(provider, model)

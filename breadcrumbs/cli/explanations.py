@@ -33,6 +33,8 @@ def print_explanation(explained: Explanation) -> None:
     out.print(_items_table(explained.items))
     if explained.left_out:
         _print_left_out(out, explained)
+    for gap in explained.gaps():
+        out.print(f"\n! {visible(gap)}", style="yellow", markup=False)
     for note in explained.notes:
         out.print(f"\n! {visible(note)}", style="yellow", markup=False)
 

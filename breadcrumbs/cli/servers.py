@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import breadcrumbs
+from breadcrumbs.agents.models.providers import OFFLINE, forms_help, model_forms
 from breadcrumbs.cli.options import DEFAULT_URL, ConfigOption, DataOption, RedisOption
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, console, for_people, print_line, say
 from breadcrumbs.runtime.errors import StartupError
@@ -32,7 +33,7 @@ AgentsOption = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Default model of agents: offline, openai:… or ollama:… [env: CRUMB_MODEL]"),
+    typer.Option("--model", help="Model of agents that name none, see below. [env: CRUMB_MODEL]"),
 ]
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on. [env: CRUMB_HOST; default: 127.0.0.1]")
@@ -56,10 +57,15 @@ LogFormatOption = Annotated[
     str | None, typer.Option("--log-format", help="auto, text or json. [env: CRUMB_LOG_FORMAT]")
 ]
 
+_MODELS_HELP = (
+    f"\b\nModels, with examples and the variables of their keys:\n{forms_help()}\n\n"
+    "crumb model check MODEL tries one. Endpoints and aliases are set in crumb.toml, under [models]."
+)
+
 commands = typer.Typer()
 
 
-@commands.command()
+@commands.command(epilog=_MODELS_HELP)
 def up(
     host: HostOption = None,
     port: PortOption = None,
@@ -77,6 +83,7 @@ def up(
 
     \b
     crumb up                                     on 127.0.0.1:8081, data in your data directory
+    crumb up --model ollama:llama3.2             with a real model
     crumb up --port 0 --data ./try               on any free port, data in ./try
     crumb up --redis redis://:secret@db:6379/0   on your own Redis server
 
@@ -172,7 +179,7 @@ def build_contexts(
     return OK
 
 
-@commands.command("run-agents")
+@commands.command("run-agents", epilog=_MODELS_HELP)
 def run_agents(
     redis: RedisOption = None,
     data: DataOption = None,
@@ -189,7 +196,7 @@ def run_agents(
 
     \b
     crumb run-agents --redis redis://db:6379/0
-    crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3
+    crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3.2
     crumb run-agents --load my_agents
 
     After Ctrl-C or SIGTERM it finishes the turns that it has started. Other agent runners take over the rest.
@@ -218,7 +225,8 @@ def _serve(settings: Settings, *, workers: bool) -> int:
     from breadcrumbs.composition.http_server import ServerHooks, run_server
 
     hooks = ServerHooks(
-        on_ready=lambda ready: _announce_ready(settings, ready), on_stopping=_announce_stopping
+        on_ready=lambda ready: _announce_ready(settings, ready, workers=workers),
+        on_stopping=_announce_stopping,
     )
     ended_by = run_server(settings, workers=workers, hooks=hooks)
     return INTERRUPTED if ended_by == signal.SIGINT else OK
@@ -229,11 +237,21 @@ def _announce_stopping() -> None:
         say("\nstopping … (press Ctrl-C again to stop immediately)")
 
 
-def _announce_ready(settings: Settings, ready: ReadyServer) -> None:
+def _announce_ready(settings: Settings, ready: ReadyServer, *, workers: bool) -> None:
+    model = _model_facts(settings) if workers else {}
     if for_people(False):
-        _print_banner(settings, ready)
+        _print_banner(settings, ready, model)
     else:
-        print_line(_ready_facts(settings, ready))
+        print_line(_ready_facts(settings, ready) | model)
+
+
+def _model_facts(settings: Settings) -> dict[str, str]:
+    """Return the model of agents that name none, and its meaning if it is an alias."""
+    from breadcrumbs.composition.model_checks import default_model, open_models
+
+    name = default_model(settings)
+    meaning = open_models(settings).meaning(name)
+    return {"model": name} | ({} if meaning == name else {"model_alias_of": meaning})
 
 
 def _ready_facts(settings: Settings, ready: ReadyServer) -> dict[str, Any]:
@@ -254,7 +272,7 @@ def _ready_facts(settings: Settings, ready: ReadyServer) -> dict[str, Any]:
     return facts
 
 
-def _print_banner(settings: Settings, ready: ReadyServer) -> None:
+def _print_banner(settings: Settings, ready: ReadyServer, model: dict[str, str]) -> None:
     from breadcrumbs.composition.storage import shown_address
 
     out, url = console(), ready.url
@@ -270,8 +288,24 @@ def _print_banner(settings: Settings, ready: ReadyServer) -> None:
         out.print("  access    development mode: every program on this machine, without a key")
     else:
         out.print(f"  access    {len(settings.api_keys)} API key(s), sent as X-API-Key")
+    if model:
+        _print_model(out, **model)
     _print_examples(out, url, with_key=not settings.development_mode)
     out.print("\nPress Ctrl-C to stop. The data is kept.\n")
+
+
+def _print_model(out: Console, model: str, model_alias_of: str | None = None) -> None:
+    """Print the model that answers. For the offline model, also print how to choose another."""
+    meaning = model_alias_of or model
+    if meaning != OFFLINE:
+        out.print(f"  model     {model}{f' ({meaning})' if meaning != model else ''}", markup=False)
+        return
+    example = model_forms()[1].example
+    out.print(
+        f"  model     offline, for tests. A real one: {command()} up --model {example} "
+        f"(all: {command()} model list)",
+        markup=False,
+    )
 
 
 def _print_examples(out: Console, url: str, *, with_key: bool) -> None:

@@ -80,6 +80,10 @@ class SessionChange(TypedDict, total=False):
     """Merged into the stored state. A value of None removes its key."""
     active: bool
     """False pauses the session: agents stop answering. True resumes it, and waiting messages are answered."""
+    model: str | None
+    """A model that the server offers (`GET /models`), used from the next message on. None: the agents use their own.
+
+    Requires the role curator."""
 
 
 class TokenRequest(TypedDict, total=False):

@@ -191,6 +191,8 @@ class SessionInfo:
     """`messages`, `answers`, `errors`, `breadcrumbs`."""
     state: dict[str, Any] | None = None
     """None in lists, which do not include the state."""
+    model: str | None = None
+    """The model that a curator chose for the session. None: the agents use their own."""
 
 
 def session_in(tags: tuple[str, ...]) -> str | None:
@@ -240,6 +242,7 @@ def session_info_of(document: Mapping[str, Any]) -> SessionInfo:
         active=document["active"],
         counts=document["counts"],
         state=document.get("state"),
+        model=document.get("model"),
     )
 
 

@@ -7,6 +7,7 @@ __all__ = [
     "consumers",
     "event_loop",
     "http_server",
+    "model_checks",
     "own_agents",
     "processes",
     "storage",

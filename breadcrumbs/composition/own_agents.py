@@ -75,15 +75,21 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
         raise StartupError(f"the agent definition {name!r} is invalid:\n{lines}") from None
 
 
+def search_current_directory() -> None:
+    """Let modules be imported from the current directory, in which users keep them.
+
+    The search path of an installed command starts with the folder of its script instead.
+    """
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+
+
 def _is_agent_or_tool(value: object) -> bool:
     return isinstance(value, FunctionAgent | AgentDefinition | Tool)
 
 
 def _import_module(name: str) -> Any:
-    # The search path of an installed command starts with the folder of its script. Users keep their modules in the
-    # current directory.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+    search_current_directory()
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:  # user code runs on import

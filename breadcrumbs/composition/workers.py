@@ -18,6 +18,7 @@ import anyio
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.offered import ModelChoices
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
@@ -25,7 +26,7 @@ from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns
-from breadcrumbs.composition.own_agents import OwnAgents, load_agents
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
@@ -36,6 +37,7 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.offered_models import publish_models
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
@@ -130,8 +132,15 @@ async def agent_worker(
         builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
+        choices = ModelChoices(models)
+        await publish_models(store, kind or AgentRunner.kind, choices.offer(_common_model(configured)))
+
         def model_of(agent: ActiveAgent) -> Model:
+            chosen = agent.chosen_model
             try:
+                # A user's own agents can have other models than the installation. Then they use their own.
+                if chosen is not None and (kind is None or chosen in choices):
+                    return choices.resolve(chosen)
                 return models.resolve(agent.definition.model, trusted=agent.trusted)
             except (InvalidInput, StartupError) as error:
                 raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
@@ -166,6 +175,16 @@ async def agent_worker(
         await adk.close()
 
 
+def _common_model(agents: Iterable[ActiveAgent]) -> str | None:
+    """Return the model that all agents name, or None if some use the default or another one."""
+    named = {
+        agent.definition.model
+        for agent in agents
+        if agent.function is None and agent.definition.kind == "model"
+    }
+    return named.pop() if len(named) == 1 else None
+
+
 def _make_worker(parts: WorkerParts, handler: Handler) -> Worker:
     settings = parts.settings
     return Worker(
@@ -182,6 +201,8 @@ def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
 
     Raise `StartupError` for duplicate names.
     """
+    if settings.tools:
+        search_current_directory()
     try:
         return Toolbox([*shipped_tools(), *load_tools(settings.tools), *tools])
     except InvalidInput as error:

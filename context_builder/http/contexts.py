@@ -74,6 +74,14 @@ class SourceView(TypedDict):
         Annotated[bool, Field(description="The source also finds breadcrumbs that belong to no session.")]
     ]
     found: Count
+    more: NotRequired[
+        Annotated[
+            bool,
+            Field(
+                description="The source matches older breadcrumbs, which its limit left out. Only on the first page."
+            ),
+        ]
+    ]
 
 
 @_closed
@@ -154,6 +162,14 @@ class _Explained(TypedDict):
     left_out: list[LeftOutView]
     left_out_besides: Annotated[
         Count, Field(description="Number of left-out breadcrumbs that are not listed in `left_out`.")
+    ]
+    unread_schemas: NotRequired[
+        Annotated[
+            list[str],
+            Field(
+                description="Schemas of messages, answers or tool results that the session has, but no source reads."
+            ),
+        ]
     ]
     notes: list[str]
 

@@ -72,6 +72,7 @@ _ADK_RULES: Final = {
 }
 
 RULES: Final[Mapping[str, Rule]] = {
+    "listModels": _READ,
     "listSessions": _READ,
     "getSession": _READ,
     "listMessages": _READ,
@@ -108,6 +109,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "retryDeadLetter": _ADMINISTER,
     "discardDeadLetter": _ADMINISTER,
     "operations": _ADMINISTER,
+    "runningWorkers": Rule(),
     "runHygiene": _ADMINISTER,
     "hygieneStats": _ADMINISTER,
     "explainContext": _READ,
@@ -238,6 +240,8 @@ def restrict_query(principal: Principal, query: Query) -> Query:
 def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
     """Check a new breadcrumb, and add the tags of a narrowed token."""
     check_new_user_tags(new.tags)
+    if new.schema_name in (SESSION_RECORD, STATE_CHANGE) and "model" in new.context:
+        check_model_choice(principal)
     if not principal.is_narrowed:
         return new
     named = (session_of(new.tags), new.context.get("session_id"))
@@ -412,6 +416,18 @@ def check_state_names(principal: Principal, delta: Mapping[str, Any]) -> None:
         (name.startswith("app:") and not app) or (name.startswith("user:") and not user) for name in delta
     ):
         raise Forbidden("a narrowed token cannot set app: or user: state, which other sessions share")
+
+
+def may_choose_model(principal: Principal) -> bool:
+    """Return whether the principal may choose the model of a session that it may change."""
+    return has_role(principal, "curator")
+
+
+def check_model_choice(principal: Principal) -> None:
+    if not may_choose_model(principal):
+        raise Forbidden(
+            "choosing the model of a session requires the role 'curator': use a token that has it"
+        )
 
 
 def check_fork(principal: Principal) -> None:

@@ -28,10 +28,12 @@ from breadcrumbs.runtime.http.routes import (
     dead_letters,
     events,
     messages,
+    models,
     operations,
     records,
     sessions,
     system,
+    workers,
 )
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
 from breadcrumbs.runtime.http.services import Services, StaticDocuments
@@ -45,11 +47,13 @@ from breadcrumbs.runtime.streams.hub import EventHub
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.routes,
     *messages.routes,
+    *models.routes,
     *breadcrumbs.routes,
     *events.OPERATIONS,
     *records.OPERATIONS,
     *dead_letters.routes,
     *operations.routes,
+    *workers.routes,
     *auth.routes,
     *system.routes,
 )

@@ -48,6 +48,7 @@ _LOGIN_ADVICE = (
     "get a token from POST /auth/token with your API key in X-API-Key, and send it as Authorization: Bearer"
 )
 _RENEW_ADVICE = "get a new one from POST /auth/token"
+_KEY_ADVICE = "check that it is complete, and that the setting api_keys contains it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,11 @@ class Authenticator:
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes: {_RENEW_ADVICE}")
         if token.count(b".") != 2:
-            kind = "API key or token" if self._holders else "token"
-            raise Unauthenticated(f"unknown {kind}: {_RENEW_ADVICE}")
+            raise Unauthenticated(
+                f"this server has no such API key: {_KEY_ADVICE}"
+                if self._holders
+                else f"unknown token: {_RENEW_ADVICE}"
+            )
         try:
             claims = jwt.decode(token, self._key, algorithms=["HS256"]).claims
         except Exception:

@@ -10,5 +10,6 @@ __all__ = [
     "outcomes",
     "pauses",
     "retries",
+    "search",
     "sessions",
 ]

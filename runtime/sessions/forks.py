@@ -6,7 +6,7 @@ derived from the new session and the original ids, so an interrupted fork can be
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -60,9 +60,13 @@ class ForkOptions:
 
     message_id: UUID | None = None
     """Last message to copy. None copies the whole session."""
+    before_id: UUID | None = None
+    """First message that is not copied. Not together with `message_id`."""
     title: str | None = None
     user_id: str | None = None
     """User of the new session. None: no user, even if the original session has one."""
+    model: str | None = None
+    """Model of the new session. None: agents use their own."""
     request: str | None = None
     """Identifies the request. A repeated request resumes the same fork. None if the request cannot be repeated."""
 
@@ -76,12 +80,8 @@ async def fork(
     Breadcrumbs and state that the principal may not read are not copied. Raise `AlreadyExists` if `session` exists.
     """
     owner = principal.owner_id
-    until = None
     request = options.request
-    if options.message_id is not None:
-        last = await message_in(store, principal, origin, options.message_id)
-        until = SortKey(last.created, last.id.bytes)
-    survey = await _survey_session(store, principal, origin, until)
+    survey = await _survey_session(store, principal, origin, await _end(store, principal, origin, options))
     if store.quotas is not None:
         await store.quotas.check(owner, Usage(survey.size, len(survey.copies), 1))
     try:
@@ -142,11 +142,27 @@ class _Survey:
             self.state.add(crumb, first, copied=copied)
 
 
-async def _survey_session(store: Store, principal: Principal, session: str, until: SortKey | None) -> _Survey:
-    """Survey the breadcrumbs of a session up to a sort key, oldest first."""
+async def _end(
+    store: Store, principal: Principal, origin: str, options: ForkOptions
+) -> Callable[[SortKey], bool]:
+    """Return a function that tells whether a breadcrumb is after the end of the fork."""
+    named = options.message_id or options.before_id
+    if named is None:
+        return lambda key: False
+    message = await message_in(store, principal, origin, named)
+    end = SortKey(message.created, message.id.bytes)
+    if options.message_id is None:
+        return lambda key: key >= end
+    return lambda key: key > end
+
+
+async def _survey_session(
+    store: Store, principal: Principal, session: str, is_after: Callable[[SortKey], bool]
+) -> _Survey:
+    """Survey the breadcrumbs of a session, oldest first, until `is_after`."""
     survey = _Survey(principal)
     async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
-        if until is not None and SortKey(crumb.created, crumb.id.bytes) > until:
+        if is_after(SortKey(crumb.created, crumb.id.bytes)):
             break
         sets_state = crumb.schema_name in STATEFUL or crumb.version > 1
         first = await _first_version(store, crumb) if sets_state else None
@@ -228,6 +244,8 @@ def _session_record(session: str, origin: str, survey: _Survey, options: ForkOpt
     }
     if title is not None:
         context["title"] = title
+    if options.model is not None:
+        context["model"] = options.model
     return BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,

@@ -77,7 +77,7 @@ async def read_page(store: Store, principal: Principal, session: str, page_range
         raise InvalidInput(f"limit must be from 1 to {MAX_PAGE_MESSAGES}", where="limit")
     # A cursor contains a sort key without a direction, so that it can be used as `before` and as `after`. All cursors
     # are therefore signed for the same query.
-    signed = policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
+    signed = _signed_query(principal, session)
     query = replace(
         signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=page_range.max_bytes
     )
@@ -97,6 +97,17 @@ async def read_page(store: Store, principal: Principal, session: str, page_range
     if after is not None:
         return MessagePage(found, end is not None, cursor(first), cursor(end or last or start))
     return MessagePage(found[::-1], end is not None, cursor(end), cursor(first or start))
+
+
+def cursor_before(store: Store, principal: Principal, session: str, message: Breadcrumb) -> str:
+    """Return the cursor for the page that ends before a message."""
+    key = SortKey(message.created, message.id.bytes)
+    return sign_cursor(store.secret, principal.owner_id, _signed_query(principal, session), key)
+
+
+def _signed_query(principal: Principal, session: str) -> Query:
+    """Return the query that the cursors of a session's messages are signed for."""
+    return policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
 
 
 async def message_in(store: Store, principal: Principal, session: str, id: UUID) -> Breadcrumb:

@@ -218,9 +218,9 @@ class Settings(BaseSettings):
         """Check the rules that involve several fields. Raises StartupError."""
         if self.development_mode and not self.on_loopback:
             raise StartupError(
-                f"{self.host} can be reached from other machines, and no API key is set. Set one, for example\n"
-                '  CRUMB_API_KEYS=\'[{"key": "<at least 16 characters>", "owner_id": "<a UUID>"}]\'\n'
-                "(python3 -c 'import secrets, uuid; print(secrets.token_urlsafe(24), uuid.uuid4())' creates both), "
+                f"{self.host} can be reached from other machines, and no API key is set. Create one with\n"
+                "  crumb keys new --add\n"
+                'or set CRUMB_API_KEYS=\'[{"key": "<at least 16 characters>", "owner_id": "<a UUID>"}]\', '
                 "or listen on 127.0.0.1"
             )
 

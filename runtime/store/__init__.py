@@ -17,6 +17,7 @@ __all__ = [
     "keys",
     "lane_counts",
     "lookup",
+    "offered_models",
     "opening",
     "options",
     "placement",

@@ -21,7 +21,15 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import ReadContext
-from breadcrumbs.runtime.store.state import ACTIVE, About, decode_about, decode_state, paused_at
+from breadcrumbs.runtime.store.state import (
+    ACTIVE,
+    MODEL,
+    About,
+    chosen_model,
+    decode_about,
+    decode_state,
+    paused_at,
+)
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 
 _RECENT = Script("recent")
@@ -207,6 +215,12 @@ def pause_of(context: ReadContext, owner: UUID, session_id: str) -> Read[int | N
     """Read the time since which a session is paused. None: it is not paused."""
     lane = context.keys.session_lane(owner, session_id)
     return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), ACTIVE), paused_at)
+
+
+def model_of(context: ReadContext, owner: UUID, session_id: str) -> Read[str | None]:
+    """Read the model that was chosen for a session. None: agents use their own."""
+    lane = context.keys.session_lane(owner, session_id)
+    return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), MODEL), chosen_model)
 
 
 def recent_of(

@@ -82,17 +82,40 @@ def encrypt_session_cursor(secret: bytes, owner: UUID, active: int, name: bytes)
 
 def decrypt_session_cursor(secret: bytes, owner: UUID, text: str) -> tuple[int, bytes]:
     """Return the last activity and the name of the session in a cursor."""
-    key = _session_key(secret, owner)
-    try:
-        raw = jwe.decrypt_compact(text, key, algorithms=list(_ENCRYPTION.values())).plaintext
-    except Exception:  # the parser raises many kinds of errors for malformed text
-        raw = None
+    raw = _decrypt(text, _session_key(secret, owner))
     if raw is None or len(raw) <= _TIME_BYTES:
-        raise InvalidCursor(
-            "the cursor is invalid: use the cursor of the last page unchanged", where="cursor"
-        )
+        raise _invalid_cursor()
     return int.from_bytes(raw[:_TIME_BYTES]), raw[_TIME_BYTES:]
+
+
+def encrypt_search_cursor(secret: bytes, owner: UUID, payload: bytes) -> str:
+    """Return a cursor with the position of a search."""
+    return jwe.encrypt_compact(_ENCRYPTION, payload, _search_key(secret, owner))
+
+
+def decrypt_search_cursor(secret: bytes, owner: UUID, text: str) -> bytes:
+    """Return the position in the cursor of a search."""
+    plain = _decrypt(text, _search_key(secret, owner))
+    if plain is None:
+        raise _invalid_cursor()
+    return plain
+
+
+def _decrypt(text: str, key: OctKey) -> bytes | None:
+    """Return the content of a cursor, or None if this key did not encrypt it."""
+    try:
+        return jwe.decrypt_compact(text, key, algorithms=list(_ENCRYPTION.values())).plaintext
+    except Exception:  # the parser raises many kinds of errors for malformed text
+        return None
+
+
+def _invalid_cursor() -> InvalidCursor:
+    return InvalidCursor("the cursor is invalid: use the cursor of the last page unchanged", where="cursor")
 
 
 def _session_key(secret: bytes, owner: UUID) -> OctKey:
     return OctKey.import_key(hmac.new(secret, b"breadcrumbs session cursor" + owner.bytes, sha256).digest())
+
+
+def _search_key(secret: bytes, owner: UUID) -> OctKey:
+    return OctKey.import_key(hmac.new(secret, b"breadcrumbs search cursor" + owner.bytes, sha256).digest())

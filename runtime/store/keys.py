@@ -65,6 +65,8 @@ Lane 0 only: workers
     W <kind>                         zset     workers; score = time from which a worker counts as dead
     w <kind>                         set      workers whose death is detected by their connection (liveness.py)
     G <worker>                       string   the config file that a context builder uses (JSON); expires by itself
+    M                                hash     kind of worker -> models that it offers (JSON, see offered_models.py);
+                                              absent until an agent runner has started
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -248,6 +250,9 @@ class Keys:
 
     def published_config(self, worker: str) -> bytes:
         return b"%sG%s" % (self._prefixes[0], worker.encode())
+
+    def offered_models(self) -> bytes:
+        return self._prefixes[0] + b"M"
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

@@ -44,8 +44,8 @@ _ABOUT_PREFIX: Final = "\0"
 """Prefix of the names of facts about the session itself."""
 
 _ABOUT_FIELDS: Final[dict[str, dict[str, type]]] = {
-    SESSION_RECORD: {"title": str, "user_id": str},
-    STATE_CHANGE: {"title": str, "active": bool},
+    SESSION_RECORD: {"title": str, "user_id": str, "model": str},
+    STATE_CHANGE: {"title": str, "active": bool, "model": str},
 }
 """Facts about the session by schema: the key in the context, and its type."""
 
@@ -53,9 +53,12 @@ ACTIVE: Final = _ABOUT_PREFIX + "active"
 BEGAN_BY: Final = _ABOUT_PREFIX + "began_by"
 """The user whose breadcrumb began the session. Stays if that breadcrumb is deleted. See create.lua and import.lua."""
 USER_ID: Final = _ABOUT_PREFIX + "user_id"
+MODEL: Final = _ABOUT_PREFIX + "model"
 
-ABOUT_NAMES: Final = (_ABOUT_PREFIX + "title", USER_ID, ACTIVE, BEGAN_BY)
+ABOUT_NAMES: Final = (_ABOUT_PREFIX + "title", USER_ID, ACTIVE, BEGAN_BY, MODEL)
 """Names of all facts about the session itself."""
+
+_TEXT_FACTS: Final = ("title", "user_id", "began_by", "model")
 
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
 """Context key of a breadcrumb that is secret only because of credentials.
@@ -85,6 +88,8 @@ class About:
     """Time since which the session is paused. None: it is active."""
     began_by: str | None = None
     """The user whose breadcrumb began the session."""
+    model: str | None = None
+    """The model that a curator chose for the session. None: agents use their own."""
     disowned: bool = False
     """The record of the session removes its user. `began_by` does not count then."""
 
@@ -219,12 +224,18 @@ def decode_about(flat: list[bytes]) -> About:
         for name, value in zip(flat[::2], flat[1::2], strict=True)
         if name.startswith(_ABOUT_PREFIX.encode())
     }
-    values = {name: facts.get(name, b"").partition(b" ")[2] for name in ("title", "user_id", "began_by")}
+    values = {name: facts.get(name, b"").partition(b" ")[2] for name in _TEXT_FACTS}
     return About(
         **{name: orjson.loads(value) for name, value in values.items() if value != REMOVED},
         paused_at=paused_at(facts.get("active")),
         disowned="user_id" in facts and values["user_id"] == REMOVED,
     )
+
+
+def chosen_model(stored: bytes | None) -> str | None:
+    """Return the model that was chosen for a session, from the stored value of `MODEL`. None: there is no choice."""
+    value = (stored or b"").partition(b" ")[2]
+    return None if value == REMOVED else str(orjson.loads(value))
 
 
 def paused_at(stored: bytes | None) -> int | None:

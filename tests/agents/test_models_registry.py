@@ -9,12 +9,17 @@ from pydantic import SecretStr
 
 from breadcrumbs.agents.models.base import ModelRequest, PromptMessage
 from breadcrumbs.agents.models.offline import OfflineModel
-from breadcrumbs.agents.models.openai_compatible import PRESETS, OpenAICompatibleModel
+from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
+from breadcrumbs.agents.models.providers import PRESETS
 from breadcrumbs.agents.models.registry import ModelPool, ModelSettings, resolve_model
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from tests.support.model_server import ModelServer
 
-KEYS = {"OPENAI_API_KEY": "sk-openai-secret", "OPENROUTER_API_KEY": "sk-or-secret"}
+KEYS = {
+    "OPENAI_API_KEY": "sk-openai-secret",
+    "OPENROUTER_API_KEY": "sk-or-secret",
+    "ANTHROPIC_API_KEY": "sk-ant-secret",
+}
 ASK = ModelRequest((PromptMessage("user", "Hello"),))
 
 
@@ -39,6 +44,7 @@ def http_model(of: ModelPool, spec: str, *, trusted: bool = False) -> OpenAIComp
         ("ollama:llama3:8b", "http://127.0.0.1:11434/v1", "llama3:8b"),
         ("ollama/hf.co/x/y:Q4", "http://127.0.0.1:11434/v1", "hf.co/x/y:Q4"),
         ("ollama_local/llama3", "http://127.0.0.1:11434/v1", "llama3"),
+        ("anthropic:claude-sonnet-4-5", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),
         (" vllm:Qwen/Qwen3-8B ", "http://127.0.0.1:8000/v1", "Qwen/Qwen3-8B"),
     ],
 )  # fmt: skip
@@ -60,7 +66,7 @@ def test_the_default_can_be_set() -> None:
     assert models.default.name == "openai:gpt-x"
 
 
-@pytest.mark.parametrize("provider", ["openai", "openrouter"])
+@pytest.mark.parametrize("provider", ["openai", "openrouter", "anthropic"])
 def test_the_error_of_a_missing_key_contains_the_variable(provider: str) -> None:
     models = pool({})
     with pytest.raises(StartupError) as caught:
@@ -85,7 +91,7 @@ def test_a_local_server_needs_no_key(provider: str) -> None:
         ("gpt-4o", "Use offline, "),
         ("opnai:gpt-4o", "Did you mean openai?"),
         ("offlin", "Did you mean offline?"),
-        ("anthropic/claude-3.5-sonnet", "openrouter/anthropic/claude-3.5-sonnet"),
+        ("google/gemini-2.5-flash", "openrouter/google/gemini-2.5-flash"),
         ("openai", "a provider without a model: write openai:<model>"),
         ("openai:", "a provider without a model"),
         ("openai: ", "a provider without a model"),
@@ -108,7 +114,8 @@ def test_an_unknown_model_is_refused_with_suggestions(spec: str, words: str) -> 
 
 def test_the_list_of_models_contains_aliases_endpoints_and_presets() -> None:
     models = pool(endpoints={"lab": {"url": "http://lab/v1"}}, aliases={"house": "lab:m"})
-    assert models.names == ["offline", "house", "lab:…", "ollama:…", "openai:…", "openrouter:…", "vllm:…"]
+    providers = ["anthropic:…", "lab:…", "ollama:…", "openai:…", "openrouter:…", "vllm:…"]
+    assert models.names == ["offline", "house", *providers]
 
 
 def test_an_alias_can_be_a_uuid_and_refer_to_another_alias() -> None:

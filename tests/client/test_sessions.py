@@ -88,6 +88,8 @@ async def test_a_session_is_forked_paused_and_resumed(client: Any, name: str) ->
     fork = await session.fork(first.id, title="another way")
     assert [message.text for message in await fork.messages()] == ["say: one", "one"]
     assert (await fork.info()).title == "another way"
+    earlier = await session.fork(before_id=(await session.messages())[2].id)
+    assert [message.text for message in await earlier.messages()] == ["say: one", "one"]
     assert not (await fork.change(active=False)).active
     written = await fork.say("say: later", wait=False)
     await fork.change(active=True)

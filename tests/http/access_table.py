@@ -41,7 +41,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from tests.http.access_world import APP, CONTEXT_CONFIG, Target
+from tests.http.access_world import APP, CONTEXT_CONFIG, Target, marker
 
 PRINCIPALS = (
     *("none", "curator", "emitter", "subscr", "agent", "session", "s+cur"),
@@ -302,6 +302,12 @@ RUN_SERVER = matrix("""
   own       401  ok     403     403    403   403     403   403  403    403 ok      403/401 403/401
 """)
 
+# Whether workers are running is the same for all tenants and needs no role.
+READ_WORKERS = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  ok     ok      ok     ok    ok      ok    ok   ok     ok  ok      ok/401  ok/401
+""")
+
 # A token is issued for an API key, never for a token.
 ISSUE_TOKEN = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
@@ -458,7 +464,8 @@ def _streamed_by(target: Target) -> list[dict[str, str]]:
 
 
 def _sessions_by(target: Target) -> list[dict[str, str]]:
-    return [{"limit": "100"}, *([{"user_id": target.user}] if target.user else [])]
+    searches = [{"q": marker(kind, target.name)} for kind in ("title", "message")]
+    return [{"limit": "100"}, *searches, *([{"user_id": target.user}] if target.user else [])]
 
 
 def _new_session(target: Target) -> Any:
@@ -517,6 +524,7 @@ _CORE: tuple[Row, ...] = (
     Row("retryDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
+    Row("runningWorkers", READ_WORKERS),
     Row("runHygiene", RUN_SERVER),
     Row("hygieneStats", RUN_SERVER),
     Row("issueToken", ISSUE_TOKEN, body=lambda target: {"session_id": target.session, "user_id": "ann"}),
@@ -536,6 +544,7 @@ _CONTEXTS: tuple[Row, ...] = (
     Row("checkContextConfig", READ_PUBLIC, body=lambda target: {"text": "{}"}),
     Row("contextConfigSchema", READ_PUBLIC),
     Row("contextConfigValues", READ_CONFIGS),
+    Row("listModels", READ_PUBLIC),
     Row("readContextConfig", without(READ_CONFIGS, "far")),
     Row("replaceContextConfig", WRITE_CONFIG_FILE, body=lambda target: {"text": "{}"}),
 )

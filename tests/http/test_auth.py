@@ -186,6 +186,7 @@ PROTECTED = [
     ("POST", f"/sessions/{DEVELOPER}/retry"),
     ("GET", "/dlq"),
     ("GET", "/operations"),
+    ("GET", "/workers"),
     ("POST", f"/dlq/{DEVELOPER}/retry"),
     ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),
@@ -263,6 +264,15 @@ async def test_a_wrong_key_is_401(keyed: Site, key: str) -> None:
         for method, path in (("GET", "/breadcrumbs"), ("POST", "/auth/token")):
             answer = await keyed.client.request(method, path, headers=[(name.encode(), value)])
             problem(answer, 401, "unauthenticated")
+
+
+async def test_a_wrong_key_is_refused_with_advice_for_keys_and_not_for_tokens(keyed: Site) -> None:
+    told = problem(
+        await keyed.client.get("/breadcrumbs", headers={"X-API-Key": KEY[:-1]}), 401, "unauthenticated"
+    )
+    assert told["detail"] == (
+        "this server has no such API key: check that it is complete, and that the setting api_keys contains it"
+    )
 
 
 @pytest.mark.parametrize("value", ["Basic dXNlcjpwYXNz", "Bearer", "Bearer ", "", "Token x", "Bearer\tx"])

@@ -58,6 +58,37 @@ async def test_P8_a_fork_contains_the_messages_up_to_a_message_with_their_times(
         assert len(await messages(site, "s")) == 6
 
 
+async def test_a_fork_before_a_message_contains_only_what_was_said_before_it(site: Site) -> None:
+    async with answering(site, FunctionModel(echo)):
+        await site.client.post("/sessions", json={"id": "s", "state": {"a": 1}})
+        first = await say(site, "s", "one")
+        await patch(site, "s", state={"a": 2})
+        second = await say(site, "s", "two")
+        fork = await site.client.post(
+            "/sessions/s/fork", json={"before_id": second["message"]["id"], "id": "f"}
+        )
+        assert fork.status_code == 201 and fork.json()["state"] == {"a": 2}
+        assert await texts(site, "f") == ["one", "you said: one"]
+        assert (await say(site, "f", "2"))["answer"]["text"] == "you said: 2"
+        empty = await site.client.post(
+            "/sessions/s/fork", json={"before_id": first["message"]["id"], "id": "e"}
+        )
+        assert empty.status_code == 201 and empty.json()["state"] == {"a": 1}
+        assert empty.json()["counts"]["messages"] == 0
+        (record,) = (await site.client.get("/breadcrumbs?session_id=e&include_context=true")).json()
+        assert record["context"]["forked_from"]["session_id"] == "s"
+        assert len(await messages(site, "s")) == 4
+
+
+async def test_a_fork_ends_at_one_message(site: Site) -> None:
+    id = (await site.client.post("/sessions/s/messages", json={"message": "one"})).json()["message"]["id"]
+    refused = await site.client.post("/sessions/s/fork", json={"message_id": id, "before_id": id})
+    assert problem(refused, 422, "invalid-input")["errors"][0]["where"] == "before_id"
+    problem(await site.client.post("/sessions/s/fork", json={"before_id": "x"}), 422, "invalid-input")
+    other = (await site.client.post("/sessions/t/messages", json={"message": "two"})).json()["message"]["id"]
+    problem(await site.client.post("/sessions/s/fork", json={"before_id": other}), 404, "not-found")
+
+
 async def test_a_complete_fork_contains_tools_but_no_errors_and_no_contexts(site: Site) -> None:
     async with answering(site, ScriptedModel([ModelError("broken", retry=False), "fine"])) as team:
         failed = await say(site, "s", "one")

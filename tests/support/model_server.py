@@ -314,6 +314,14 @@ async def huge(exchange: Exchange) -> None:
     await exchange.json(200, completion(text))
 
 
+async def unknown_model(exchange: Exchange) -> None:
+    """404 for every model that is not in `models`."""
+    if exchange.body.get("model") not in exchange.option("models", ()):
+        await exchange.error(404, f"model '{exchange.body.get('model')}' not found, try pulling it first")
+        return
+    await normal(exchange)
+
+
 async def empty(exchange: Exchange) -> None:
     """A well-formed answer with nothing in it."""
     finish = exchange.option("finish", "stop")
@@ -406,6 +414,7 @@ BEHAVIOURS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
         unauthorized,
         infinite,
         huge,
+        unknown_model,
         empty,
         tool_calls,
         error_in_200,
@@ -449,7 +458,7 @@ class ModelServer:
         )
 
     def scenario(self, behaviour: str, **options: Any) -> Scenario:
-        """A new base URL (ending in /v1) that behaves so."""
+        """A new base URL (ending in /v1) that behaves so. With `models`, it also lists these."""
         if behaviour not in BEHAVIOURS:
             raise ValueError(f"no behaviour {behaviour!r}: there is {', '.join(BEHAVIOURS)}")
         name = f"s{next(self._numbers)}"
@@ -485,6 +494,10 @@ class ModelServer:
                 break
         _, name, rest = scope["path"].split("/", 2)
         scenario = self._scenarios.get(name)
+        if scenario is not None and rest == "v1/models" and "models" in scenario.options:
+            listed = [{"id": id, "object": "model"} for id in scenario.options["models"]]
+            await Exchange(scenario, receive, send, {}).json(200, {"object": "list", "data": listed})
+            return
         if scenario is None or rest != "v1/chat/completions" or scope["method"] != "POST":
             nowhere = Exchange(Scenario("", "", {}), receive, send, {})
             await nowhere.error(404, f"there is no {scope['path']}")

@@ -184,7 +184,7 @@ async def test_R5_any_breadcrumb_can_be_a_trigger_and_any_agent_a_consumer(store
         ticket = await chat.post("ticket.opened.v1", ["session:t"], {"message": "The printer burns."})
         answer = await chat.answer_to(ticket)
         assert "The printer burns." in answer.context["message"]
-        assert answer.context["creator"] == {"type": "agent", "agent_id": "triage"}
+        assert answer.context["creator"] == {"type": "agent", "agent_id": "triage", "model": model.name}
         assert (await chat.answer_to(await chat.say("t", "Hello"))).context["message"] == "Hello"
         assert len(await chat.answers("t")) == 2
 

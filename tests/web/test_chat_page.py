@@ -623,7 +623,7 @@ async def test_a_server_with_keys_requires_one_and_no_url_contains_it(
     page = await open_window(chat_url(up.url))
     addresses: list[str] = []
     page.on("request", lambda request: addresses.append(request.url))
-    dialog = page.get_by_role("dialog", name="API key required")
+    dialog = page.get_by_role("dialog", name="Enter your API key")
     field = dialog.get_by_label("API key or token")
     await expect(field).to_be_focused()
     await field.fill("not it")

@@ -56,7 +56,7 @@ async def refuse_posts(page: Page, status: int = 0, only: str = "") -> Refusal:
 
 
 async def enter_key(page: Page, key: str) -> None:
-    dialog = page.get_by_role("dialog", name="API key required")
+    dialog = page.get_by_role("dialog", name="Enter your API key")
     await dialog.get_by_label("API key or token").fill(key)
     await dialog.get_by_role("button", name="Sign in").click()
     await expect(dialog).to_have_count(0)
@@ -94,7 +94,7 @@ async def test_a_message_refused_for_its_key_is_sent_with_the_next_key(
     await expect_connected(page)
     refusal = await refuse_posts(page, 401)
     await say(page, "first")
-    await expect(page.get_by_role("dialog", name="API key required")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="Enter your API key")).to_be_visible()
     refusal.on = False
     await enter_key(page, KEYS["ann"])
     await expect(said(page)).to_have_text(["first"])
@@ -469,7 +469,7 @@ async def test_the_key_dialog_stays_open_until_a_key_is_entered(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:
     page = await open_window(chat_url(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
-    dialog = page.get_by_role("dialog", name="API key required")
+    dialog = page.get_by_role("dialog", name="Enter your API key")
     await expect(dialog).to_be_visible()
     for _ in range(4):
         await page.keyboard.press("Escape")
@@ -488,7 +488,7 @@ async def test_a_different_key_shows_nothing_of_the_previous_user(
     await expect(sessions(page)).to_have_count(1)
     refusal = await refuse_posts(page, 401)
     await say(page, "also of Ann")
-    await expect(page.get_by_role("dialog", name="API key required")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="Enter your API key")).to_be_visible()
     refusal.on = False
     await enter_key(page, KEYS["bob"])
     await expect_connected(page)

@@ -157,3 +157,12 @@ def test_the_page_does_not_hide_the_routes_of_the_api(client: httpx.Client) -> N
     assert "Content-Security-Policy" in client.get("/docs").headers
     assert client.get("/openapi.json").json()["paths"]["/"]["get"]["operationId"] == "startPage"
     assert client.post("/").status_code == 405
+
+
+@pytest.mark.parametrize("query", ["?utm_source=mail", "?a=1&a=2&b", "?%ff", "?" + "&".join("x" * 300)])
+def test_the_page_ignores_query_parameters(client: httpx.Client, query: str) -> None:
+    """Mail programs and search engines add parameters to links."""
+    answer = client.get(f"/{query}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.text == client.get("/").text
+    assert client.get(f"/breadcrumbs{query}").status_code in (400, 422)

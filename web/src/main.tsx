@@ -1,17 +1,15 @@
 /** The shell around all pages: navigation, connection state, theme, shortcuts, API key dialog. */
 
 import { render, type ComponentType } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, effect, signal } from "@preact/signals";
-import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Dialog, Questions } from "./components/dialog";
+import { IdentityMenu, SignIn } from "./components/identity";
 import { Icon, type IconName } from "./components/icons";
 import { Toasts } from "./components/toast";
-import { credentialWanted, logins, useCredential } from "./lib/credential";
+import { credentialWanted, logins } from "./lib/credential";
 import { shortcuts, useShortcuts } from "./lib/keys";
 import { sendStored } from "./lib/outbox";
 import { go, href, route, type Page } from "./lib/router";
-import { client, ownerOf } from "./lib/server";
 import { connection } from "./lib/stream";
 import { theme, type Theme } from "./lib/theme";
 import icon from "./style/icon.svg";
@@ -54,6 +52,8 @@ effect(() => {
 function Shell() {
   const { page } = route.value;
   const Shown = loaded.value[page];
+  // Without a credential, pages would only send requests that the server refuses.
+  const wanted = credentialWanted.value;
   useShortcuts(
     [
       ...names.map((name) => ({
@@ -99,10 +99,11 @@ function Shell() {
         </nav>
         <span class="grow" />
         <ConnectionState />
+        <IdentityMenu />
         <ThemeButton />
         <button
           type="button"
-          class="button bare square"
+          class="button bare square help-button"
           aria-label="Keyboard shortcuts"
           title="Keyboard shortcuts (?)"
           onClick={() => (showKeys.value = true)}
@@ -111,10 +112,14 @@ function Shell() {
         </button>
       </header>
       <main id="main" tabIndex={-1}>
-        {Shown ? <Shown key={logins.value} /> : failed.value && <Failed text={failed.value} />}
+        {wanted !== null ? null : Shown ? (
+          <Shown key={logins.value} />
+        ) : (
+          failed.value && <Failed text={failed.value} />
+        )}
       </main>
       {showKeys.value && <Keys />}
-      {credentialWanted.value !== null && <CredentialDialog reason={credentialWanted.value} />}
+      {wanted !== null && <SignIn />}
       <Questions />
       <Toasts />
     </>
@@ -161,7 +166,7 @@ function ThemeButton() {
   return (
     <button
       type="button"
-      class="button bare square"
+      class="button bare square theme-button"
       aria-label={label}
       title={label}
       onClick={() => (theme.value = next)}
@@ -196,65 +201,6 @@ function Keys() {
           </dl>
         </section>
       ))}
-    </Dialog>
-  );
-}
-
-function CredentialDialog({ reason }: { reason: string }) {
-  const field = useRef<HTMLInputElement>(null);
-  const [problem, setProblem] = useState("");
-  const [busy, setBusy] = useState(false);
-  useEffect(() => field.current?.focus(), []);
-  const submit = async (event: Event) => {
-    event.preventDefault();
-    const given = field.current?.value.trim() ?? "";
-    if (!given) return;
-    setBusy(true);
-    try {
-      await client.json("/breadcrumbs", {
-        query: { limit: 1 },
-        quiet: true,
-        token: given,
-      });
-      useCredential(given, await ownerOf(given));
-    } catch (error) {
-      // Accept a credential that may not list breadcrumbs: it can have other permissions.
-      if (error instanceof ApiError && error.status === 403) useCredential(given, await ownerOf(given));
-      else setProblem(messageOf(error));
-    } finally {
-      setBusy(false);
-    }
-  };
-  return (
-    <Dialog title="API key required" onClose={() => {}} closable={false}>
-      <form onSubmit={submit}>
-        <p class="soft small">{reason}</p>
-        <label class="label" for="credential">
-          API key or token
-        </label>
-        <input
-          ref={field}
-          id="credential"
-          class="field mono"
-          type="password"
-          autoComplete="off"
-          spellcheck={false}
-          aria-describedby="credential-note"
-        />
-        <p id="credential-note" class="soft small">
-          Stored in this tab only, and sent to this server only. It is deleted when you close the tab.
-        </p>
-        {problem && (
-          <p class="notice bad" role="alert">
-            <Icon name="alert" /> {problem}
-          </p>
-        )}
-        <div class="actions">
-          <button type="submit" class="button main" disabled={busy}>
-            Sign in
-          </button>
-        </div>
-      </form>
     </Dialog>
   );
 }

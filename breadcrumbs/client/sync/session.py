@@ -115,10 +115,18 @@ class Session:
         return self._connection.fetch(request, parse_deleted)
 
     def fork(
-        self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
+        self,
+        message_id: str | None = None,
+        *,
+        before_id: str | None = None,
+        id: str | None = None,
+        title: str | None = None,
     ) -> Session:
-        """Create a session with copies of the messages, all or up to and including `message_id`."""
-        fields = {"message_id": message_id, "id": id, "title": title}
+        """Create a session with copies of the messages.
+
+        All messages are copied, or those up to and including `message_id`, or those before `before_id`.
+        """
+        fields = {"message_id": message_id, "before_id": before_id, "id": id, "title": title}
         info = self._connection.fetch(fork_request(self.id, fields), session_info_of)
         return Session(self._connection, info.id)
 

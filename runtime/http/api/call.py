@@ -109,6 +109,8 @@ class HttpCall:
         return self._query
 
     def _read_query(self) -> QueryParams:
+        if self.operation.ignores_query:
+            return QueryParams()
         raw: bytes = self.scope["query_string"]
         try:
             pairs = parse_qsl(

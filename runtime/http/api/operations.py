@@ -103,6 +103,8 @@ class Operation:
     spends: RouteClass | None = None
     """The rate limit budget that a call is charged to. None: derived, see `budget`."""
     parameters: tuple[Parameter, ...] = ()
+    ignores_query: bool = False
+    """True for a page. Other sites add parameters to links, and the page must open anyway."""
     body: Body | None = None
     successes: tuple[SuccessReply, ...]
     may_fail: tuple[ProblemType, ...] = ()
@@ -159,6 +161,7 @@ class Declaration(TypedDict, total=False):
     uses_store: Literal["no", "reads", "writes"]
     spends: RouteClass | None
     parameters: tuple[Parameter, ...]
+    ignores_query: bool
     body: Body | None
     successes: Required[tuple[SuccessReply, ...]]
     may_fail: tuple[ProblemType, ...]

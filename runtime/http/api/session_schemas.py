@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Tag, Title
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
+from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
@@ -37,6 +38,11 @@ class SessionChange(BaseModel):
     active: Annotated[bool, Field(strict=True)] | None = Field(
         None, description="false pauses the session: agents do not answer until it is set to true"
     )
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)] | None = Field(
+        None,
+        description="Model of the session: a `name` of `GET /models`. null: the agents use their own. Requires the "
+        "role curator",
+    )
 
 
 class MessageCreate(BaseModel):
@@ -50,12 +56,15 @@ class MessageCreate(BaseModel):
 
 
 class ForkRequest(BaseModel):
-    """The last copied message, and the id and title of the fork. All fields are optional."""
+    """The messages to copy, and the id and title of the fork. All fields are optional."""
 
     model_config = ConfigDict(extra="forbid")
 
     message_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
         None, description="The last message to copy. Default: copy all messages"
+    )
+    before_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
+        None, description="Copy only the messages before this one. Not together with message_id"
     )
     id: Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH - len(SESSION))] | None = None
     title: Title | None = None
@@ -99,6 +108,7 @@ class ListedSession(TypedDict):
     title: NotRequired[str]
     summary: NotRequired[Annotated[str, Field(description="The beginning of the first message")]]
     user_id: NotRequired[str]
+    model: NotRequired[Annotated[str, Field(description="The model that a curator chose for the session")]]
     version: VersionNumber
     created_at: Time
     last_active_at: Time
@@ -115,10 +125,22 @@ class Session(ListedSession):
 
 
 @_closed
+class MessageMatch(TypedDict):
+    """A message that a search found."""
+
+    session_id: str
+    message_id: Id
+    role: Literal["user", "assistant", "error"]
+    created_at: Time
+    excerpt: Annotated[str, Field(description="The part of the text around the first word, as one line")]
+
+
+@_closed
 class SessionList(TypedDict):
     """A page of sessions."""
 
     sessions: list[ListedSession]
+    matches: NotRequired[Annotated[list[MessageMatch], Field(description="Matching messages. Only with `q`")]]
     has_more: bool
     next_cursor: NotRequired[str]
 

@@ -10,8 +10,10 @@ __all__ = [
     "event_stream",
     "events",
     "messages",
+    "models",
     "operations",
     "records",
     "sessions",
     "system",
+    "workers",
 ]

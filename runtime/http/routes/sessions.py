@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final
 
-from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TITLE_LENGTH, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
@@ -52,6 +52,7 @@ from breadcrumbs.runtime.http.api.session_schemas import (
 )
 from breadcrumbs.runtime.http.auth import check_new_user_id, check_user_id
 from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
+from breadcrumbs.runtime.http.routes.models import admit_model_choice
 from breadcrumbs.runtime.http.routes.session_views import (
     DEFAULT_PAGE,
     SESSION_ID,
@@ -66,6 +67,13 @@ from breadcrumbs.runtime.http.routes.session_views import (
 )
 from breadcrumbs.runtime.schema_names import SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
+from breadcrumbs.runtime.sessions.search import (
+    MAX_SEARCH_LENGTH,
+    SearchPage,
+    SearchRequest,
+    search,
+    search_words,
+)
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.session_facts import SessionFacts
@@ -87,7 +95,11 @@ routes = Routes("Sessions")
     method="GET",
     path="/sessions",
     summary="List sessions",
-    description="All sessions that the token may see, most recently active first.",
+    description=(
+        "All sessions that the token may see, most recently active first. With `q`, only sessions whose title or "
+        "messages contain all of its words, and the matching messages. A search reads a limited number of messages "
+        "per request. A page can therefore be empty and still have a `next_cursor`."
+    ),
     parameters=(
         _LIMIT,
         Parameter("cursor", "query", "Continues after the previous page: its `next_cursor`."),
@@ -96,6 +108,13 @@ routes = Routes("Sessions")
             "query",
             "Only sessions of this user.",
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
+        ),
+        Parameter(
+            "q",
+            "query",
+            "Words to search in titles and messages. Upper and lower case are equal. `limit` then also limits the "
+            "number of messages.",
+            {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH_LENGTH},
         ),
     ),
     successes=(SuccessReply(200, "A page of sessions.", SessionList),),
@@ -107,6 +126,9 @@ async def list_sessions(call: HttpCall) -> Reply:
     if not 1 <= limit <= MAX_LISTED_SESSIONS:
         raise InvalidInput(f"limit must be from 1 to {MAX_LISTED_SESSIONS}", where="limit")
     user = check_user_id(given["user_id"]) if "user_id" in given else None
+    if "q" in given:
+        request = SearchRequest(search_words(given["q"]), limit, given.get("cursor"), user)
+        return _search_reply(await search(call.services.store, principal, request), principal)
 
     def keep(facts: SessionFacts) -> bool:
         return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
@@ -131,13 +153,22 @@ async def list_sessions(call: HttpCall) -> Reply:
             keep=keep if filtered else None,
         )
         found, cursor = page.items, page.next_cursor
+    return Reply.json(_session_page(found, cursor, principal))
+
+
+def _session_page(found: list[SessionFacts], cursor: str | None, principal: Principal) -> dict[str, Any]:
     body: dict[str, Any] = {
         "sessions": [session_view(facts, principal, state=False) for facts in found],
         "has_more": cursor is not None,
     }
     if cursor is not None:
         body["next_cursor"] = cursor
-    return Reply.json(body)
+    return body
+
+
+def _search_reply(page: SearchPage, principal: Principal) -> Reply:
+    body = _session_page(page.sessions, page.next_cursor, principal)
+    return Reply.json({**body, "matches": page.matches})
 
 
 @routes.operation(
@@ -235,8 +266,9 @@ async def get_session(call: HttpCall) -> Reply:
     description=(
         "`state` is merged, and null removes a name from it. A title of null removes the title. `active: false` "
         "pauses the session: its contexts lose their `consumer:` tag and agents do not answer. `active: true` "
-        "resumes it, and agents answer the waiting messages. The whole change is one atomic write. With If-Match, it "
-        "is applied as a whole or not at all."
+        "resumes it, and agents answer the waiting messages. `model` chooses the model of the session from the next "
+        "message on, and null returns to the models of the agents. The whole change is one atomic write. With "
+        "If-Match, it is applied as a whole or not at all."
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
@@ -248,13 +280,17 @@ async def change_session(call: HttpCall) -> Reply:
     principal, session = call.principal, named_session(call)
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
-    if "title" not in change.model_fields_set and change.state is None and change.active is None:
-        raise InvalidInput("the change is empty: send at least one of title, state and active", where="body")
+    if not change.model_fields_set & {"title", "model"} and change.state is None and change.active is None:
+        raise InvalidInput(
+            "the change is empty: send at least one of title, state, active and model", where="body"
+        )
     facts = await load_facts(call, session)
     context: dict[str, Any] = {"session_id": session}
     tags = [SESSION + session, "session-change"]
     if "title" in change.model_fields_set:
         context["title"] = change.title
+    if "model" in change.model_fields_set:
+        context["model"] = await admit_model_choice(call, change.model)
     if change.state is not None:
         policy.check_state_names(principal, change.state)
         context |= {"state_delta": change.state, **secrecy_flags(change.state)}
@@ -343,6 +379,8 @@ async def fork_session(call: HttpCall) -> Reply:
     principal, origin = call.principal, named_session(call)
     policy.check_fork(principal)
     wanted = parse_body(ForkRequest, await call.optional_json())
+    if wanted.message_id is not None and wanted.before_id is not None:
+        raise InvalidInput("message_id and before_id cannot be combined: use one of them", where="before_id")
     facts = await load_facts(call, origin)
     key = idempotency_key(call)
     session = _new_session_name(call, wanted.id, key, "fork", origin)
@@ -353,8 +391,10 @@ async def fork_session(call: HttpCall) -> Reply:
         session,
         ForkOptions(
             message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+            before_id=None if wanted.before_id is None else parse_id(wanted.before_id, what="before_id"),
             title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
+            model=facts.about.model,
             request=None
             if key is None
             else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),

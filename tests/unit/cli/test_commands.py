@@ -17,7 +17,7 @@ from breadcrumbs.cli.app import app
 COMMANDS = list(get_group(app).commands)
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
-    "version",
+    "version", "model", "init", "keys",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:9"
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
@@ -82,6 +82,11 @@ def test_no_command_shows_the_help_and_is_a_usage_error() -> None:
         ("token", "--owner", "me"),
         ("token", "--ttl", "long"),
         ("export", "--owner", "me"),
+        ("model", "check", "no-such-model"),
+        ("init", "--model", "no-such-model"),
+        ("keys", "new", "--roles", "admin"),
+        ("keys", "new", "--agent-id", "me"),
+        ("keys", "new", "--owner", "me"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:

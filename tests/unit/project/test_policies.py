@@ -57,7 +57,7 @@ NAMES = {
     "_plan": "runtime/retrieval/sources.py",
     "publish": "context_builder/config.py",
     "sourceInWords": "web/src/lib/contexts.ts",
-    "PRESETS": "agents/models/openai_compatible.py",
+    "PRESETS": "agents/models/providers.py",
     "test_a_provider_is_found_by_its_name": "tests/agents/test_models_registry.py",
     "TransientModelError": "agents/models/base.py",
     "_spec_advice": "agents/models/registry.py",

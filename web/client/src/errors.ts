@@ -101,8 +101,11 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
+/** A first word that may get a capital letter. URLs, names of fields and model names must stay as they are. */
+const PLAIN_WORD = /^\p{Ll}[\p{L}'’-]*[,;:.!?)]*(?=\s|$)/u;
+
 /** Return the text with a capital letter at the start and a full stop at the end. */
 export function sentence(text: string): string {
-  const first = text.charAt(0).toUpperCase() + text.slice(1);
+  const first = PLAIN_WORD.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
   return /[.!?…]$/.test(first) ? first : `${first}.`;
 }

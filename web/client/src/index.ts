@@ -16,7 +16,13 @@ export {
   type CreatedBreadcrumb,
   type NewBreadcrumb,
 } from "./breadcrumbs.ts";
-export { Sessions, type Message, type MessagePage, type Session, type SessionPage } from "./sessions.ts";
+export { Sessions, type Message, type MessageMatch, type MessagePage, type SearchPage, type Session, type SessionPage } from "./sessions.ts";
+export {
+  readAllMessages,
+  transcriptAsJson,
+  transcriptAsMarkdown,
+  transcriptName,
+} from "./transcript.ts";
 
 // Event stream
 export { SseParser, type ServerSentEvent } from "./sse.ts";
@@ -47,9 +53,12 @@ export {
   parseMarkdown,
   safeAddress,
   splitMarkdown,
+  type Alignment,
   type Block,
   type Inline,
   type Item,
   type Link,
 } from "./markdown.ts";
 export { renderMarkdown, type ElementFactory } from "./markdown-elements.ts";
+export { highlight, MAX_HIGHLIGHTED_LENGTH, type Token, type TokenKind } from "./highlight.ts";
+export { parseTex, type MathElement } from "./tex.ts";

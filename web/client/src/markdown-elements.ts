@@ -3,12 +3,15 @@
  * none can be injected.
  */
 
+import { parseTex, type MathElement } from "./tex.ts";
 import { safeAddress, type Block, type Inline, type Item, type Link } from "./markdown.ts";
 
 /** Creates the elements. */
 export interface ElementFactory<N> {
   element(tag: string, attributes: Record<string, string>, children: (N | string)[]): N;
   codeBlock(language: string, code: string): N;
+  /** Creates an element of MathML. Without this function, the source of a formula is shown. */
+  mathElement?(tag: string, attributes: Record<string, string>, children: (N | string)[]): N;
   /** Renders a link that must not be followed. */
   unsafeLink(link: Link, label: (N | string)[]): (N | string)[];
 }
@@ -37,6 +40,8 @@ function renderBlock<N>(block: Block, factory: ElementFactory<N>): N {
     }
     case "table":
       return renderTable(block, factory);
+    case "math":
+      return element("p", { class: "formula" }, [renderFormula(block.tex, true, factory)]);
     case "rule":
       return element("hr", {}, []);
   }
@@ -58,10 +63,23 @@ function renderTask<N>(done: boolean | undefined, { element }: ElementFactory<N>
   ];
 }
 
-function renderTable<N>({ head, rows }: Extract<Block, { type: "table" }>, factory: ElementFactory<N>): N {
+/** Render a formula, or its source if it cannot be converted. */
+function renderFormula<N>(tex: string, display: boolean, factory: ElementFactory<N>): N {
+  const { mathElement } = factory;
+  const math = mathElement && parseTex(tex, display);
+  if (!mathElement || !math) return factory.element("code", { class: "tex" }, [tex]);
+  const render = ({ tag, attributes, children }: MathElement): N =>
+    mathElement(tag, attributes, children.map((child) => (typeof child === "string" ? child : render(child))));
+  return render(math);
+}
+
+function renderTable<N>({ head, rows, alignments }: Extract<Block, { type: "table" }>, factory: ElementFactory<N>): N {
   const { element } = factory;
+  // A class, because the content security policy forbids style attributes.
+  const aligned = (column: number): Record<string, string> =>
+    alignments[column] ? { class: `align-${alignments[column]}` } : {};
   const renderRow = (tag: string, cells: readonly Inline[][]) =>
-    element("tr", {}, cells.map((cell) => element(tag, {}, renderInline(cell, factory))));
+    element("tr", {}, cells.map((cell, column) => element(tag, aligned(column), renderInline(cell, factory))));
   const table = element("table", {}, [
     element("thead", {}, [renderRow("th", head)]),
     element("tbody", {}, rows.map((row) => renderRow("td", row))),
@@ -83,6 +101,8 @@ function renderPart<N>(part: Inline, factory: ElementFactory<N>): (N | string)[]
       return [factory.element(part.type, {}, renderInline(part.children, factory))];
     case "code":
       return [factory.element("code", {}, [part.code])];
+    case "math":
+      return [renderFormula(part.tex, part.display, factory)];
     case "break":
       return [factory.element("br", {}, [])];
     case "link":

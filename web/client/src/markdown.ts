@@ -1,6 +1,6 @@
 /**
  * Parses Markdown into a tree. Supports the blocks, emphasis, code and links of CommonMark, and the tables, task lists
- * and strikethrough of GitHub. HTML tags are plain text.
+ * and strikethrough of GitHub, and formulas in `$…$`, `$$…$$`, `\(…\)` and `\[…\]`. HTML tags are plain text.
  *
  * The input is not trusted: parsing takes time linear in its length, and the depth of the tree is limited. No library
  * was used for this reason, and reference links are not supported.
@@ -12,8 +12,12 @@ export type Block =
   | { type: "code"; language: string; code: string }
   | { type: "quote"; blocks: Block[] }
   | { type: "list"; start: number | null; items: Item[] }
-  | { type: "table"; head: Inline[][]; rows: Inline[][][] }
+  | { type: "table"; head: Inline[][]; rows: Inline[][][]; alignments: Alignment[] }
+  | { type: "math"; tex: string }
   | { type: "rule" };
+
+/** Alignment of a table column. Null if the table does not set it. */
+export type Alignment = "left" | "center" | "right" | null;
 
 export interface Item {
   /** Whether a task is done. Undefined if the item is not a task. */
@@ -33,11 +37,15 @@ export type Inline =
   | { type: "strong" | "em" | "del"; depth: number; children: Inline[] }
   | Link
   | { type: "code"; code: string }
+  | { type: "math"; tex: string; display: boolean }
   | { type: "break" };
 
 const MAX_DEPTH = 8;
 const MAX_COLUMNS = 64;
 const MAX_ADDRESS_LENGTH = 1_500;
+/** A longer formula is plain text. */
+const MAX_TEX_LENGTH = 2_000;
+const MAX_TEX_LINES = 50;
 
 // --- Blocks -------------------------------------------------------------------------------------------------
 
@@ -48,6 +56,8 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
 const TASK = /^\[([ xX])\][ \t]+/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const MATH = /^ {0,3}(\$\$|\\\[)/;
+const MATH_ALONE = /^ {0,3}(?:\$\$|\\\[)[ \t]*$/;
 
 /** Split the text into its top-level blocks. Appending text changes only the last block. */
 export function splitMarkdown(text: string): string[] {
@@ -112,6 +122,9 @@ function blockAt(lines: readonly string[], at: number, depth: number): Found {
 
   if (ITEM.test(line) && depth < MAX_DEPTH) return listAt(lines, at, depth);
 
+  const math = MATH.test(line) ? mathAt(lines, at) : undefined;
+  if (math) return math;
+
   if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "")) {
     const head = cells(line);
     if (cells(lines[at + 1] ?? "").length === head.length) return tableAt(lines, at, head);
@@ -123,6 +136,33 @@ function blockAt(lines: readonly string[], at: number, depth: number): Found {
   return { block: () => ({ type: "paragraph", text: inline(text()) }), end };
 }
 
+/**
+ * Return the formula that starts at a line, or undefined if the line belongs to a paragraph. A formula contains no blank
+ * line. Until its end is streamed it is a paragraph, because half a formula has errors.
+ */
+function mathAt(lines: readonly string[], at: number): Found | undefined {
+  const [, opener = ""] = MATH.exec(lines[at] ?? "") ?? [];
+  const closer = opener === "$$" ? "$$" : "\\]";
+  const isAlone = MATH_ALONE.test(lines[at] ?? "");
+  const own: string[] = [];
+  let end = at;
+  for (; end < lines.length && end - at < MAX_TEX_LINES; end += 1) {
+    const text = (lines[end] ?? "").trim().slice(end === at ? opener.length : 0);
+    if (end > at && text === "") break;
+    const close = text.indexOf(closer);
+    if (close < 0) {
+      own.push(text);
+      continue;
+    }
+    if (close !== text.length - closer.length) return undefined; // text follows the formula
+    const tex = [...own, text.slice(0, close)].join("\n").trim();
+    return tex && tex.length <= MAX_TEX_LENGTH ? { block: () => ({ type: "math", tex }), end: end + 1 } : undefined;
+  }
+  if (!isAlone) return undefined;
+  const source = lines.slice(at, end).join("\n");
+  return { block: () => ({ type: "paragraph", text: [source] }), end };
+}
+
 function closes(line: string, mark: string): boolean {
   const text = line.trim();
   return text.length >= mark.length && text === (mark[0] ?? "").repeat(text.length);
@@ -132,7 +172,8 @@ function closes(line: string, mark: string): boolean {
 function continues(line: string): boolean {
   return (
     line.trim() !== "" &&
-    !FENCE.test(line) && !HEADING.test(line) && !RULE.test(line) && !QUOTE.test(line) && !ITEM.test(line)
+    !FENCE.test(line) && !HEADING.test(line) && !RULE.test(line) && !QUOTE.test(line) && !ITEM.test(line) &&
+    !MATH_ALONE.test(line)
   );
 }
 
@@ -188,7 +229,13 @@ function tableAt(lines: readonly string[], at: number, head: string[]): Found {
       const row = cells(line);
       return head.map((_, column) => inline(row[column] ?? ""));
     });
-  return { block: () => ({ type: "table", head: head.map((cell) => inline(cell)), rows: rows() }), end };
+  const alignments = cells(lines[at + 1] ?? "").map(alignmentOf);
+  return { block: () => ({ type: "table", head: head.map((cell) => inline(cell)), rows: rows(), alignments }), end };
+}
+
+function alignmentOf(divider: string): Alignment {
+  if (divider.endsWith(":")) return divider.startsWith(":") ? "center" : "right";
+  return divider.startsWith(":") ? "left" : null;
 }
 
 function cells(line: string): string[] {
@@ -220,8 +267,9 @@ interface Bracket {
 type Part = Inline | Delimiter;
 
 const PUNCTUATION = /[\p{P}\p{S}]/u;
-const SPECIAL = /[\\`*_~[\]!\n&h]/g;
+const SPECIAL = /[\\`*_~[\]!\n&h$]/g;
 const ESCAPED = /[!-/:-@[-`{-~]/;
+const DOLLAR = /[$`]/g;
 const BARE = /https?:\/\/[^\s<>"`]+/y;
 const REFERENCE = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z]{2,8}));/y;
 
@@ -229,6 +277,7 @@ function inline(text: string): Inline[] {
   const parts: Part[] = [];
   const brackets: Bracket[] = [];
   const ticks = tickRuns(text);
+  const formulas = formulaFinder(text);
   let paren = 0; // index of the next closing parenthesis after the start of an address, or -1
   let plain = "";
   let at = 0;
@@ -245,6 +294,14 @@ function inline(text: string): Inline[] {
     at = next;
     const char = text[at];
     if (char === undefined) break;
+
+    const formula = char === "$" || char === "\\" ? formulas(at) : undefined;
+    if (formula) {
+      flush();
+      parts.push({ type: "math", tex: formula.tex, display: formula.display });
+      at = formula.end;
+      continue;
+    }
 
     if (char === "\\") {
       const escaped = text[at + 1] ?? "";
@@ -353,6 +410,41 @@ function tickRuns(text: string): { closing(length: number, after: number): numbe
       passed.set(length, index);
       return places[index];
     },
+  };
+}
+
+/**
+ * Return a function that finds the formula that starts at an index. `$` is ambiguous: it starts a formula only before
+ * and ends it only after a character that is not a space, and no digit follows the end, so that prices stay text.
+ */
+function formulaFinder(text: string): (at: number) => { tex: string; display: boolean; end: number } | undefined {
+  let parenthesis = 0; // index of the next `\)`, or -1
+
+  const delimited = (from: number, stop: number, length: number, display: boolean) => {
+    const tex = text.slice(from, stop).trim();
+    return tex && stop - from <= MAX_TEX_LENGTH ? { tex, display, end: stop + length } : undefined;
+  };
+
+  const inDollars = (at: number) => {
+    if (/[\w$]/.test(text[at - 1] ?? "")) return undefined;
+    const mark = runAt(text, at);
+    if (mark > 2) return undefined;
+    const from = at + mark;
+    // The next dollar has to be the end. Each part of the text is therefore searched only once.
+    DOLLAR.lastIndex = from;
+    let stop = DOLLAR.exec(text)?.index ?? -1;
+    while (stop > 0 && text[stop - 1] === "\\") stop = DOLLAR.exec(text)?.index ?? -1;
+    if (stop < 0 || text[stop] !== "$" || runAt(text, stop) !== mark) return undefined;
+    const isTight = (text[from] ?? " ").trim() !== "" && (text[stop - 1] ?? " ").trim() !== "";
+    if (mark === 1 && (!isTight || /[\w]/.test(text[stop + 1] ?? ""))) return undefined;
+    return delimited(from, stop, mark, mark === 2);
+  };
+
+  return (at) => {
+    if (text[at] === "$") return inDollars(at);
+    if (text[at + 1] !== "(") return undefined;
+    if (parenthesis >= 0 && parenthesis < at + 2) parenthesis = text.indexOf("\\)", at + 2);
+    return parenthesis < 0 ? undefined : delimited(at + 2, parenthesis, 2, false);
   };
 }
 

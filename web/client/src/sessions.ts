@@ -9,6 +9,8 @@ export interface Session {
   id: string;
   title?: string;
   user_id?: string;
+  /** The model that a curator chose for the session. */
+  model?: string;
   version: number;
   created_at: string;
   last_active_at: string;
@@ -23,6 +25,20 @@ export interface SessionPage {
   sessions: Session[];
   has_more: boolean;
   next_cursor?: string;
+}
+
+/** A message that a search found. */
+export interface MessageMatch {
+  session_id: string;
+  message_id: string;
+  role: "user" | "assistant" | "error";
+  created_at: string;
+  /** Part of the text, as one line. */
+  excerpt: string;
+}
+
+export interface SearchPage extends SessionPage {
+  matches: MessageMatch[];
 }
 
 export interface Message {
@@ -77,7 +93,11 @@ export class Sessions {
     return this.#client.json(pathOf(id), { signal });
   }
 
-  change(id: string, changes: { title?: string; state?: JsonObject; active?: boolean }): Promise<Session> {
+  /** Change a session. A model of null returns to the models of the agents. */
+  change(
+    id: string,
+    changes: { title?: string; state?: JsonObject; active?: boolean; model?: string | null },
+  ): Promise<Session> {
     return this.#client.json(pathOf(id), { method: "PATCH", body: changes });
   }
 
@@ -107,7 +127,20 @@ export class Sessions {
     return { ...page, messages: page.messages.map(withDefaults) };
   }
 
-  fork(id: string, body: { message_id?: string; id?: string; title?: string } = {}): Promise<Session> {
+  /** Search titles and messages. The server searches a part per request: continue with the cursor until the end. */
+  search(
+    text: string,
+    query: { limit?: number; cursor?: string | undefined; user_id?: string } = {},
+    signal?: AbortSignal,
+  ): Promise<SearchPage> {
+    return this.#client.json("/sessions", { query: { ...query, q: text }, signal });
+  }
+
+  /** Copy a session, up to and including `message_id`, or only what is before `before_id`. */
+  fork(
+    id: string,
+    body: { message_id?: string; before_id?: string; id?: string; title?: string } = {},
+  ): Promise<Session> {
     return this.#client.json(pathOf(id, "/fork"), { body });
   }
 

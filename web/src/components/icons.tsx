@@ -32,11 +32,14 @@ const PATHS = {
   play: "M8 5l11 7-11 7z",
   filter: "M4 5h16l-6 8v6l-4-2v-4z",
   key: "M14 10a4 4 0 1 0-3.5 4L4 20.5V21h3v-2h2v-2l2.5-2.6A4 4 0 0 0 14 10z",
+  person: "M12 4a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM4 20.5a8 8 0 0 1 16 0",
   layers: "M12 4l9 4.5-9 4.5-9-4.5zM3 12.5l9 4.5 9-4.5M3 16.5l9 4.5 9-4.5",
   spark: "M12 3l2.2 6.8L21 12l-6.8 2.2L12 21l-2.2-6.8L3 12l6.8-2.2z",
   crumb: "M12 6a6 6 0 1 0 0 12 6 6 0 0 0 0-12z",
   diff: "M12 4v10M7 9h10M7 19h10",
   minus: "M5 12h14",
+  download: "M12 4v11M7 11l5 5 5-5M5 20h14",
+  page: "M6 3h8l4 4v14H6zM14 3v4h4M9 12h6M9 16h6",
 } as const;
 
 const FILLED: ReadonlySet<string> = new Set(["stop", "play"]);

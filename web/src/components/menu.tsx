@@ -1,5 +1,6 @@
 /** A button that opens a menu of actions. The menu is a popover, so that no parent element clips it. */
 
+import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";
 
@@ -8,9 +9,21 @@ export interface Action {
   icon: IconName;
   run: () => void;
   danger?: boolean;
+  /** Reason why the action is disabled. */
+  disabled?: string | undefined;
 }
 
-export function Menu({ label, actions }: { label: string; actions: readonly Action[] }) {
+interface MenuProps {
+  label: string;
+  actions: readonly Action[];
+  icon?: IconName;
+  /** Classes of the button. */
+  look?: string;
+  /** Text above the actions. */
+  children?: ComponentChildren;
+}
+
+export function Menu({ label, actions, icon = "more", look = "tiny", children }: MenuProps) {
   const button = useRef<HTMLButtonElement>(null);
   const sheet = useRef<HTMLDivElement>(null);
   const [open, setOpen] = useState(false);
@@ -46,7 +59,7 @@ export function Menu({ label, actions }: { label: string; actions: readonly Acti
       <button
         ref={button}
         type="button"
-        class="button bare tiny square"
+        class={`button bare square ${look}`}
         aria-label={label}
         title={label}
         aria-haspopup="menu"
@@ -58,37 +71,42 @@ export function Menu({ label, actions }: { label: string; actions: readonly Acti
           sheet.current?.togglePopover();
         }}
       >
-        <Icon name="more" />
+        <Icon name={icon} />
       </button>
       <div
         ref={sheet}
         id={id}
         class="sheet"
-        role="menu"
-        aria-label={label}
         popover="auto"
         onKeyDown={onKeyDown}
         onToggle={(event) => {
           setOpen(event.newState === "open");
         }}
       >
-        {open &&
-          actions.map((action) => (
-            <button
-              key={action.name}
-              type="button"
-              role="menuitem"
-              tabIndex={-1}
-              class={`button bare ${action.danger ? "danger" : ""}`}
-              onClick={() => {
-                sheet.current?.hidePopover();
-                button.current?.focus();
-                action.run();
-              }}
-            >
-              <Icon name={action.icon} /> {action.name}
-            </button>
-          ))}
+        {open && children && <div class="sheet-text">{children}</div>}
+        {open && (
+          <div class="sheet-items" role="menu" aria-label={label}>
+            {actions.map((action) => (
+              <button
+                key={action.name}
+                type="button"
+                role="menuitem"
+                tabIndex={-1}
+                class={`button bare ${action.danger ? "danger" : ""}`}
+                aria-disabled={action.disabled !== undefined}
+                title={action.disabled}
+                onClick={() => {
+                  if (action.disabled !== undefined) return;
+                  sheet.current?.hidePopover();
+                  button.current?.focus();
+                  action.run();
+                }}
+              >
+                <Icon name={action.icon} /> {action.name}
+              </button>
+            ))}
+          </div>
+        )}
       </div>
     </span>
   );

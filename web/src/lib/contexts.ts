@@ -18,6 +18,8 @@ export interface SourceView {
   scope?: "current" | "user" | "all";
   shared?: boolean;
   found: number;
+  /** The limit left out older breadcrumbs. */
+  more?: boolean;
 }
 
 /** A breadcrumb in a context, in the order of the prompt. */
@@ -86,6 +88,8 @@ export interface Explanation {
   items: Item[];
   left_out: LeftOut[];
   left_out_besides: number;
+  /** Schemas that the session has, but that no source reads. */
+  unread_schemas?: string[];
   notes: string[];
   parts?: Part[];
   /** Whether `parts` is exactly what the model got. Only for stored contexts. */

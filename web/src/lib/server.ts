@@ -1,7 +1,7 @@
 /** Client of the server that serves this page. */
 
-import { ApiError, Client, tokenClaims } from "@breadcrumbs/client";
-import { credential, credentialWanted } from "./credential";
+import { ApiError, Client, tokenClaims, type JsonObject } from "@breadcrumbs/client";
+import { credential, credentialWanted, identityIn, type Identity } from "./credential";
 
 export const client = new Client({
   token: () => credential.value,
@@ -13,14 +13,14 @@ export const client = new Client({
 
 const STREAM_TOKEN_SECONDS = 3600;
 
-/** Return the owner of a credential, or an empty string if it cannot be determined. */
-export async function ownerOf(given: string): Promise<string> {
+/** Return the identity behind a credential, or null if it cannot be determined. */
+export async function identityOf(given: string): Promise<Identity | null> {
   const claims = tokenClaims(given);
-  if (claims) return typeof claims["owner_id"] === "string" ? claims["owner_id"] : "";
+  if (claims) return identityIn(claims, "token");
   try {
-    return (await requestToken({ ttl_sec: 1 }, given)).owner_id;
+    return identityIn(await requestToken({ ttl_sec: 1 }, given), "key");
   } catch {
-    return "";
+    return null;
   }
 }
 
@@ -40,5 +40,5 @@ export async function streamToken(): Promise<string> {
 }
 
 function requestToken(wanted: { roles?: string[]; ttl_sec: number }, given: string) {
-  return client.json<{ token: string; owner_id: string }>("/auth/token", { body: wanted, token: given });
+  return client.json<JsonObject & { token: string }>("/auth/token", { body: wanted, token: given });
 }

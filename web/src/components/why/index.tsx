@@ -24,6 +24,7 @@ import { JsonView } from "../json";
 import { Tag } from "../tag";
 import { Time } from "../time";
 import { Budget } from "./budget";
+import { hasUnfetched, NotFetched } from "./not-fetched";
 import "./why.css";
 
 export interface WhyProps {
@@ -162,10 +163,17 @@ function Explained({ explained }: { explained: Explanation }) {
       </section>
       <section aria-labelledby="why-out">
         <h3 id="why-out">
-          Left out <span class="badge">{number(out.length + explained.left_out_besides)}</span>
+          Left out{" "}
+          <span class="badge">
+            {number(out.length + explained.left_out_besides)}
+            {explained.sources.some((source) => source.more) && "+"}
+          </span>
         </h3>
-        {out.length === 0 && <p class="small soft">Nothing. All items found by the sources are included.</p>}
+        {out.length === 0 && !hasUnfetched(explained) && (
+          <p class="small soft">Nothing. Everything that matches the sources is included.</p>
+        )}
         <LeftOuts out={out} besides={explained.left_out_besides} />
+        <NotFetched explained={explained} />
       </section>
       <Sources explained={explained} />
     </>

@@ -12,6 +12,7 @@ import { Detail } from "./detail";
 import { asQuery, boardHref, matches, readFilters, toggledSchema, toggledTag, type Filters } from "./filters";
 import { chooseLanes, fromEvent, fromList, merged, type Item } from "./items";
 import { SESSION, sessionOf } from "./kinds";
+import { olderContexts } from "./older-contexts";
 import { Timeline } from "./timeline";
 import "./board.css";
 
@@ -104,6 +105,8 @@ export default function BoardPage() {
         setOlder(all.next === undefined ? "none" : "some");
       }
       setProblem("");
+      const older = await olderContexts(all.items, all.next === undefined, signal);
+      if (asked === current.current) show(older);
     } catch (error) {
       if (!signal?.aborted) setProblem(messageOf(error));
     } finally {
@@ -153,6 +156,9 @@ export default function BoardPage() {
       cursor.current = page.next;
       show(page.items.map(fromList));
       setOlder(page.next === undefined ? "none" : "some");
+      const older = await olderContexts(page.items, page.next === undefined);
+      room.current += older.length;
+      if (asked === current.current) show(older);
     } catch (error) {
       setProblem(messageOf(error));
       setOlder("some");

@@ -1,22 +1,27 @@
-/** Actions on a session: rename, fork, pause, delete. */
+/** Actions on a session: rename, fork, pause, export, delete. */
 
 import type { Session } from "@breadcrumbs/client";
 import { ask, confirmed } from "../../components/dialog";
 import type { Action } from "../../components/menu";
 import { attempt, toast } from "../../components/toast";
+import { confined, lacking } from "../../lib/credential";
 import { plural } from "../../lib/format";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
+import { exportActions } from "./export";
+import { forkTitle } from "./fork-title";
 import { nameOf } from "./session-list";
 
 export function sessionActions(chat: Chat, session: Session): Action[] {
+  const disabled = lacking("emitter");
   return [
-    { name: "Rename", icon: "pencil", run: () => void rename(chat, session) },
-    { name: "Fork", icon: "fork", run: () => void fork(chat, session.id) },
+    { name: "Rename", icon: "pencil", disabled, run: () => void rename(chat, session) },
+    { name: "Fork", icon: "fork", disabled: disabled ?? confined(), run: () => void fork(chat, session.id) },
     {
       name: session.active ? "Pause answers" : "Resume answers",
       icon: session.active ? "pause" : "play",
+      disabled,
       run: () => void setActive(chat, session.id, !session.active),
     },
     {
@@ -24,7 +29,8 @@ export function sessionActions(chat: Chat, session: Session): Action[] {
       icon: "board",
       run: () => go(href("board", [], { session: session.id })),
     },
-    { name: "Delete", icon: "trash", danger: true, run: () => void remove(chat, session) },
+    ...exportActions(session),
+    { name: "Delete", icon: "trash", danger: true, disabled, run: () => void remove(chat, session) },
   ];
 }
 
@@ -42,8 +48,13 @@ export async function rename(chat: Chat, session: Session): Promise<void> {
 
 /** Create a session with the messages of another one, all or up to `messageId`, and open it. */
 export async function fork(chat: Chat, id: string, messageId?: string): Promise<void> {
+  const origin = chat.list.get(id);
+  const titles = chat.list.sorted.value.map(nameOf);
   const made = await attempt("Forking failed", () =>
-    client.sessions.fork(id, messageId === undefined ? {} : { message_id: messageId }),
+    client.sessions.fork(id, {
+      ...(messageId !== undefined && { message_id: messageId }),
+      ...(origin && { title: forkTitle(nameOf(origin), titles) }),
+    }),
   );
   if (!made) return;
   chat.list.put(made);

@@ -7,10 +7,12 @@ import { sendNow } from "../../lib/outbox";
 import { go, href, route } from "../../lib/router";
 import { Stream } from "../../lib/stream";
 import { Conversation } from "./conversation";
+import { MessageSearch } from "./message-search";
 import { nameOf, SessionList } from "./session-list";
 
 export class Chat {
   readonly list = new SessionList();
+  readonly found = new MessageSearch();
   readonly open = signal<Conversation | null>(null);
   /** The answer that is explained in the side panel. */
   readonly why = signal<Message | null>(null);
@@ -60,6 +62,7 @@ export class Chat {
     this.#stream.close();
     this.open.peek()?.close();
     this.list.close();
+    this.found.close();
     window.removeEventListener("focus", this.#onFocus);
   }
 
@@ -68,7 +71,7 @@ export class Chat {
     let conversation = this.open.peek();
     if (conversation === null) {
       conversation = new Conversation(newId(), true);
-      this.#enter(conversation);
+      this.#enter(conversation, true);
       go(href("chat", [conversation.id]), true);
     }
     conversation.say(text);
@@ -94,16 +97,18 @@ export class Chat {
     if (before?.id === id) return;
     if (id === undefined) {
       this.#leave();
+      this.list.keep(undefined);
       this.#stream.follow(queryFor(undefined));
     } else {
       this.#enter(new Conversation(id));
     }
   }
 
-  #enter(conversation: Conversation): void {
+  #enter(conversation: Conversation, isNew = false): void {
     this.#leave();
     this.open.value = conversation;
     this.list.seen(conversation.id);
+    if (!isNew) this.list.keep(conversation.id);
     this.#stream.follow(queryFor(conversation.id));
   }
 

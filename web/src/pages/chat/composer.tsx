@@ -3,6 +3,9 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "../../components/icons";
 import { attempt } from "../../components/toast";
+import { confined, lacking } from "../../lib/credential";
+import { isTouchOnly } from "../../lib/touch";
+import { missingWorkers } from "../../lib/workers";
 import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
 
@@ -14,11 +17,12 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   const [text, setText] = useState(() => draft(place));
   const [stopping, setStopping] = useState(false);
   const paused = conversation !== null && chat.list.get(conversation.id)?.active === false;
+  const refused = lacking("emitter") ?? (conversation === null ? confined() : undefined);
   const busy = conversation !== null && conversation.progress.value.size > 0 && !paused;
 
   useEffect(() => {
-    // No focus on touch screens: the on-screen keyboard would cover the conversation.
-    if (matchMedia("(pointer: fine)").matches) field.current?.focus();
+    // No focus on touch-only devices: the on-screen keyboard would cover the conversation.
+    if (!isTouchOnly()) field.current?.focus();
   }, []);
   useEffect(() => setStopping(false), [busy]);
   useLayoutEffect(() => {
@@ -33,7 +37,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
     keepDraft(place, now);
   };
   const send = () => {
-    if (!text.trim()) return;
+    if (!text.trim() || refused !== undefined) return;
     change("");
     chat.say(text.trim());
   };
@@ -44,11 +48,11 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
     setStopping(false);
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    // On touch screens Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
+    // On touch-only devices Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
     // `isComposing` is already false.
     const composing = event.isComposing || event.keyCode === 229;
     const sends = event.key === "Enter" && !event.shiftKey && !composing;
-    if (sends && (event.ctrlKey || event.metaKey || matchMedia("(pointer: fine)").matches)) {
+    if (sends && (event.ctrlKey || event.metaKey || !isTouchOnly())) {
       event.preventDefault();
       send();
     }
@@ -68,11 +72,12 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           id="composer"
           rows={1}
           aria-label="Message"
-          placeholder={busy ? "The agent is busy. Your message is queued." : "Write a message"}
+          placeholder={refused ?? placeholderFor(busy)}
+          disabled={refused !== undefined}
           value={text}
           onInput={(event) => change(event.currentTarget.value)}
           onKeyDown={onKeyDown}
-          enterkeyhint="enter"
+          enterkeyhint={isTouchOnly() ? "enter" : "send"}
         />
         {busy && (
           <button
@@ -80,18 +85,23 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
             class="button square stop"
             aria-label="Stop answer"
             title="Stop answer"
-            disabled={stopping}
+            disabled={stopping || refused !== undefined}
             onClick={() => void stop()}
           >
             <Icon name="stop" />
           </button>
         )}
-        <button type="submit" class="button main square" aria-label="Send" title="Send" disabled={!text.trim()}>
+        <button type="submit" class="button main square" aria-label="Send" title={refused ?? "Send"} disabled={!text.trim() || refused !== undefined}>
           <Icon name="send" />
         </button>
       </div>
     </form>
   );
+}
+
+function placeholderFor(busy: boolean): string {
+  if (!busy) return "Write a message";
+  return missingWorkers.value.length ? "Write another message" : "The agent is busy. Your message is queued.";
 }
 
 const key = (place: string) => `crumb.draft.${place}`;

@@ -2,20 +2,27 @@
 
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { signal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { sentence, type Message } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/markdown";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
+import { confined, lacking } from "../../lib/credential";
 import { dayName, shortened, time } from "../../lib/format";
 import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
+import { EditButton, MessageEditor, RegenerateButton } from "./answer-again";
+import { PageChips } from "./attached-pages";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
+import { ForkNotice } from "./fork-notice";
+import { useJump } from "./jump";
 import { wasCancelled, type Turn } from "./message";
+import { AnswerModel, ModelPicker } from "./model-picker";
 import { nameOf } from "./session-list";
+import { Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
 import { Welcome } from "./welcome";
 
@@ -28,6 +35,7 @@ export function ConversationView({ chat, conversation }: Props) {
   return (
     <>
       <Head chat={chat} conversation={conversation} />
+      {conversation && <ForkNotice chat={chat} conversation={conversation} />}
       {conversation === null ? <Welcome chat={chat} /> : <Body chat={chat} conversation={conversation} />}
     </>
   );
@@ -48,6 +56,7 @@ function Head({ chat, conversation }: Props) {
         <Icon name="menu" />
       </button>
       <h1 class="chat-title">{nameOf(session)}</h1>
+      <ModelPicker chat={chat} id={conversation?.id} session={session} />
       {session && <Menu label="Session actions" actions={sessionActions(chat, session)} />}
     </header>
   );
@@ -114,6 +123,8 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
     return () => observer.disconnect();
   }, [conversation, state, messages[0]?.id]);
 
+  useJump(conversation, frame, atEnd);
+
   const onScroll = () => {
     const element = frame.current;
     if (!element) return;
@@ -143,6 +154,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
             <p class="chat-nothing soft">No messages yet.</p>
           )}
           <Turns chat={chat} conversation={conversation} />
+          <PageChips pages={conversation.pages.of(undefined, messages)} />
           {unsent.map((one) => (
             <UnsentMessage key={one.key} conversation={conversation} unsent={one} />
           ))}
@@ -150,7 +162,13 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
             <div class="notice warn">
               <Icon name="pause" />
               <span class="grow">This session is paused. Agents do not answer.</span>
-              <button type="button" class="button tiny" onClick={() => void setActive(chat, session.id, true)}>
+              <button
+                type="button"
+                class="button tiny"
+                disabled={lacking("emitter") !== undefined}
+                title={lacking("emitter")}
+                onClick={() => void setActive(chat, session.id, true)}
+              >
                 Resume
               </button>
             </div>
@@ -158,16 +176,18 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
         </div>
       </div>
       {away.value && (
-        <button
-          type="button"
-          class="button chat-down"
-          onClick={() => {
-            atEnd.current = true;
-            toEnd();
-          }}
-        >
-          <Icon name="down" /> Scroll down
-        </button>
+        <div class="chat-down">
+          <button
+            type="button"
+            class="button tiny"
+            onClick={() => {
+              atEnd.current = true;
+              toEnd();
+            }}
+          >
+            <Icon name="down" /> Scroll down
+          </button>
+        </div>
       )}
       <Announcer conversation={conversation} />
     </div>
@@ -218,6 +238,7 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
   const answered = turn.steps.findLast((step) => step.kind === "message" && step.message.role === "assistant");
   return (
     <>
+      {turn.message && <PageChips pages={conversation.pages.of(turn.message, conversation.messages.value)} />}
       {turn.message && <UserMessage chat={chat} message={turn.message} queued={progress === "queued"} />}
       {turn.steps.map((step) =>
         step.kind === "tool" ? (
@@ -230,7 +251,7 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
             over={answered !== undefined || progress !== undefined}
           />
         ) : (
-          <Answer key={step.message.id} chat={chat} message={step.message} />
+          <Answer key={step.message.id} chat={chat} message={step.message} question={turn.message} />
         ),
       )}
       <Drafts
@@ -263,24 +284,32 @@ function Drafts({ conversation, wanted, fallback = null }: DraftsProps) {
 }
 
 function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; queued: boolean }) {
+  const editing = useSignal(false);
   return (
     <article class="said user" aria-label="You" data-id={message.id}>
-      <div class="bubble">{message.text}</div>
+      {editing.value ? (
+        <MessageEditor chat={chat} message={message} onClose={() => (editing.value = false)} />
+      ) : (
+        <div class="bubble">{message.text}</div>
+      )}
       <footer>
         {queued && (
           <span class="badge info" title="The agent will answer after the previous message.">
             Queued
           </span>
         )}
-        <Time iso={message.created_at}>{time(message.created_at)}</Time>
         <CopyButton text={message.text} />
+        <EditButton editing={editing} />
         <ForkButton chat={chat} message={message} />
+        <span class="facts">
+          <Time iso={message.created_at}>{time(message.created_at)}</Time>
+        </span>
       </footer>
     </article>
   );
 }
 
-function Answer({ chat, message }: { chat: Chat; message: Message }) {
+function Answer({ chat, message, question }: { chat: Chat; message: Message; question: Message | undefined }) {
   return (
     <article class="said agent" aria-label="Answer" data-id={message.id}>
       <Markdown text={message.text} />
@@ -294,9 +323,11 @@ function Answer({ chat, message }: { chat: Chat; message: Message }) {
           <Icon name="why" /> Why this answer?
         </button>
         <CopyButton text={message.text} />
+        {question && <RegenerateButton chat={chat} question={question} />}
         <ForkButton chat={chat} message={message} />
         <span class="facts">
           {message.agent_id && <span>{message.agent_id}</span>}
+          <AnswerModel message={message} />
           <Time iso={message.created_at}>{time(message.created_at)}</Time>
         </span>
       </footer>
@@ -328,7 +359,13 @@ function ErrorMessage({
           <strong>{stopped ? "Stopped." : "No answer."}</strong> {!stopped && sentence(message.text)}
         </span>
         {!over && (
-          <button type="button" class="button tiny" disabled={busy.value} onClick={() => void again()}>
+          <button
+            type="button"
+            class="button tiny"
+            disabled={busy.value || lacking("emitter") !== undefined}
+            title={lacking("emitter")}
+            onClick={() => void again()}
+          >
             <Icon name="retry" /> Retry
           </button>
         )}
@@ -342,19 +379,6 @@ function DraftView({ draft }: { draft: Draft }) {
     <article class="said agent draft" aria-label="Answer in progress" aria-busy="true">
       <Markdown text={draft.text} />
     </article>
-  );
-}
-
-function Thinking() {
-  return (
-    <div class="thinking" role="status">
-      <span class="unseen">The agent is answering</span>
-      <span class="dots" aria-hidden="true">
-        <i />
-        <i />
-        <i />
-      </span>
-    </div>
   );
 }
 
@@ -402,12 +426,14 @@ function CopyButton({ text }: { text: string }) {
 function ForkButton({ chat, message }: { chat: Chat; message: Message }) {
   const label = "Fork from here";
   const id = chat.open.value?.id;
+  const refused = lacking("emitter") ?? confined();
   return (
     <button
       type="button"
       class="button bare tiny square quiet"
       aria-label={label}
-      title={label}
+      title={refused ?? label}
+      disabled={refused !== undefined}
       onClick={() => id !== undefined && void fork(chat, id, message.id)}
     >
       <Icon name="fork" />

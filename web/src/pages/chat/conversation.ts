@@ -5,6 +5,7 @@ import { ApiError, messageOf, type AnswerDelta, type BreadcrumbEvent, type Messa
 import { now } from "../../lib/clock";
 import { outboxOf, type SessionOutbox } from "../../lib/outbox";
 import { client } from "../../lib/server";
+import { AttachedPages } from "./attached-pages";
 import { messageOfEvent, settledBy, turnsOf } from "./message";
 
 /** An answer that is being written. */
@@ -37,6 +38,8 @@ export class Conversation {
   /** Progress by message id. Settled messages are not included. */
   readonly progress = computed(() => progressOf(this.messages.value, this.#retried.value, now.value));
 
+  readonly pages: AttachedPages;
+
   readonly #byId = new Map<string, Message>();
   readonly #deleted = new Set<string>();
   /** Messages that were shown before. They are not announced again. */
@@ -55,10 +58,11 @@ export class Conversation {
   /** Open a session. With `isNew` there is nothing to load: its first message creates it. */
   constructor(id: string, isNew = false) {
     this.id = id;
+    this.pages = new AttachedPages(id);
     this.#outbox = outboxOf(id);
     this.#outbox.onSent = this.#onSent;
     if (isNew) this.state.value = "ready";
-    else void this.load();
+    else void Promise.all([this.load(), this.pages.load(this.#abort.signal)]);
   }
 
   close(): void {
@@ -164,6 +168,7 @@ export class Conversation {
 
   onEvent(event: BreadcrumbEvent): void {
     if (event.session_id !== this.id) return;
+    this.pages.onEvent(event);
     if (event.operation === "deleted") {
       this.#deleted.add(event.breadcrumb_id);
       if (this.#byId.delete(event.breadcrumb_id)) this.#show();

@@ -8,6 +8,7 @@ import { Composer } from "./composer";
 import { ConversationView } from "./conversation-view";
 import { SessionSidebar } from "./sidebar";
 import "./chat.css";
+import "./features.css";
 
 export default function ChatPage() {
   const [chat] = useState(() => new Chat());
@@ -15,10 +16,12 @@ export default function ChatPage() {
   useShortcuts(
     [
       { keys: "n", what: "New session", group: "Chat", run: () => chat.startNew() },
-      { keys: "/", what: "Search sessions", group: "Chat", run: () => focusOn("session-search", chat) },
+      { keys: "/", what: "Search sessions and messages", group: "Chat", run: () => focusOn("session-search", chat) },
       { keys: "m", what: "Write a message", group: "Chat", run: () => focusOn("composer") },
-      { keys: "Alt+ArrowUp", what: "Previous session", group: "Chat", run: () => chat.step(-1), inFields: true },
-      { keys: "Alt+ArrowDown", what: "Next session", group: "Chat", run: () => chat.step(1), inFields: true },
+      { keys: "k", what: "Previous session", group: "Chat", run: () => chat.step(-1) },
+      { keys: "j", what: "Next session", group: "Chat", run: () => chat.step(1) },
+      { keys: "Alt+ArrowUp", what: "Previous session", ...outsideText, run: () => chat.step(-1) },
+      { keys: "Alt+ArrowDown", what: "Next session", ...outsideText, run: () => chat.step(1) },
       { keys: "w", what: "Explain last answer", group: "Chat", run: () => askWhy(chat) },
       { keys: "Enter", what: "Send (Shift+Enter: new line)", group: "Chat" },
       {
@@ -60,6 +63,15 @@ export default function ChatPage() {
       )}
     </div>
   );
+}
+
+/** Also works in an empty field. In a text, the key moves the cursor on some systems. */
+const outsideText = { group: "Chat", inFields: true, when: () => !isWriting() };
+
+function isWriting(): boolean {
+  const field = document.activeElement;
+  const isField = field instanceof HTMLTextAreaElement || field instanceof HTMLInputElement;
+  return isField && field.value !== "";
 }
 
 function focusOn(id: string, chat?: Chat): void {

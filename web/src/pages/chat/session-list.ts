@@ -24,6 +24,8 @@ export class SessionList {
   /** Sessions with answers that the user has not seen. */
   readonly unread = signal<ReadonlySet<string>>(new Set());
 
+  /** The open session. It is loaded even if it is not on a loaded page of the list. */
+  #open: string | undefined;
   readonly #all = signal<ReadonlyMap<string, Session>>(new Map());
   readonly #touched = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -51,6 +53,17 @@ export class SessionList {
     return this.#all.value.get(id);
   }
 
+  /** Keep a session in the list while it is open, however old it is. */
+  keep(id: string | undefined): void {
+    this.#open = id;
+    if (this.state.peek() === "ready") this.#readOpen();
+  }
+
+  #readOpen(): void {
+    const id = this.#open;
+    if (id !== undefined && !this.#all.peek().has(id)) void this.#read(id);
+  }
+
   close(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
@@ -67,6 +80,7 @@ export class SessionList {
       this.#put(page.sessions);
       if (!this.#hasCursor) this.#continueAt(page);
       this.state.value = "ready";
+      this.#readOpen();
       return new Set(page.sessions.map((session) => session.id));
     } catch (error) {
       this.problem.value = messageOf(error);

@@ -6,22 +6,33 @@ import { Icon } from "../../components/icons";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
 import { now } from "../../lib/clock";
+import { confined, lacking } from "../../lib/credential";
 import { ago, plural } from "../../lib/format";
 import { href } from "../../lib/router";
 import { sessionActions } from "./actions";
 import type { Chat } from "./chat";
+import { groupByDate } from "./date-groups";
+import { SearchResults } from "./search-results";
 import { nameOf } from "./session-list";
 
 export function SessionSidebar({ chat }: { chat: Chat }) {
   const { list } = chat;
   const first = useRef<HTMLButtonElement>(null);
+  const refused = lacking("emitter") ?? confined();
   useEffect(() => {
     if (chat.listShown.value) first.current?.focus();
   }, [chat.listShown.value]);
   return (
     <nav class="sidebar" aria-label="Sessions" id="sessions">
       <div class="sidebar-head">
-        <button ref={first} type="button" class="button main grow" onClick={() => chat.startNew()}>
+        <button
+          ref={first}
+          type="button"
+          class="button main grow"
+          disabled={refused !== undefined}
+          title={refused}
+          onClick={() => chat.startNew()}
+        >
           <Icon name="plus" /> New session
         </button>
         <button
@@ -40,10 +51,13 @@ export function SessionSidebar({ chat }: { chat: Chat }) {
           class="field"
           type="search"
           placeholder="Search"
-          aria-label="Search sessions"
+          aria-label="Search sessions and messages"
           autoComplete="off"
           value={list.search.value}
-          onInput={(event) => void list.find(event.currentTarget.value)}
+          onInput={(event) => {
+            void list.find(event.currentTarget.value);
+            chat.found.find(event.currentTarget.value);
+          }}
         />
       </div>
       <Sessions chat={chat} />
@@ -70,11 +84,17 @@ function Sessions({ chat }: { chat: Chat }) {
       {shown.length === 0 && (
         <p class="sidebar-note">{list.search.value ? "No matching sessions." : "No sessions yet."}</p>
       )}
-      <ul>
-        {shown.map((session) => (
-          <Item key={session.id} chat={chat} session={session} />
-        ))}
-      </ul>
+      {groupByDate(shown, (session) => session.last_active_at, now.value).map((group) => (
+        <section key={group.name} aria-label={group.name}>
+          <h2 class="session-group">{group.name}</h2>
+          <ul>
+            {group.items.map((session) => (
+              <Item key={session.id} chat={chat} session={session} />
+            ))}
+          </ul>
+        </section>
+      ))}
+      <SearchResults chat={chat} />
       {list.hasMore.value && (
         <button
           type="button"

@@ -6,6 +6,7 @@ import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
 import { attempt, toast } from "../../components/toast";
 import { contexts, formatJson, type Complaint } from "../../lib/contexts";
+import { lacking, narrowed } from "../../lib/credential";
 import { plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
@@ -214,8 +215,10 @@ function Workbench({ entry }: { entry: Entry }) {
   const wanted = consumer !== undefined && consumers.includes(consumer) ? consumer : consumers[0];
   const saved = useMemo(() => baseline(entry, wanted), [entry, wanted]);
 
+  const refused = narrowed() ?? lacking(entry.kind === "file" ? "curator" : "emitter");
+
   const store = async () => {
-    if (saving || (!edited && entry.kind !== "new")) return;
+    if (refused !== undefined || saving || (!edited && entry.kind !== "new")) return;
     setSaving(true);
     await attempt("Saving failed", async () => {
       const done = await save(entry);
@@ -289,34 +292,47 @@ function Workbench({ entry }: { entry: Entry }) {
           <div class="config-title">
             <h2>{entry.name}</h2>
             {entry.kind !== "new" && <Force entry={entry} />}
-            {edited && entry.kind !== "new" && <span class="badge info">edited</span>}
+            {/* Always rendered, so that the first edit does not move the text. */}
+            {entry.kind !== "new" && <span class={`badge info ${edited ? "" : "config-absent"}`}>edited</span>}
           </div>
           <div class="config-actions">
             <button type="button" class="button bare" disabled={parsed(text) === undefined} onClick={format}>
               Format
             </button>
-            {edited && (
-              <button type="button" class="button" onClick={() => void discard(entry)}>
-                {entry.kind === "new" ? "Discard" : "Discard edits"}
-              </button>
-            )}
+            <button
+              type="button"
+              class="button"
+              disabled={!edited}
+              onClick={() => void discard(entry)}
+            >
+              {entry.kind === "new" ? "Discard" : "Discard edits"}
+            </button>
             {entry.kind === "breadcrumb" && (
-              <button type="button" class="button danger" onClick={() => void remove()}>
+              <button
+                type="button"
+                class="button danger"
+                disabled={refused !== undefined}
+                title={refused}
+                onClick={() => void remove()}
+              >
                 Delete
               </button>
             )}
             <button
               type="button"
               class="button main"
-              disabled={saving || !edited || blocked}
-              title={blocked ? "Correct the errors first" : "Save (Ctrl+S)"}
+              disabled={saving || !edited || blocked || refused !== undefined}
+              title={refused ?? (blocked ? "Correct the errors first" : "Save (Ctrl+S)")}
               onClick={() => void store()}
             >
               {saving ? <span class="spinner" /> : <Icon name="check" />}
               {entry.kind === "built-in" ? "Save as breadcrumb" : "Save"}
             </button>
           </div>
-          <p class="config-effect small soft">{effectOf(entry)}</p>
+          <p class="config-effect small soft">
+            {refused !== undefined && <strong>{refused} You can edit and preview, but not save. </strong>}
+            {effectOf(entry)}
+          </p>
         </header>
         {behind && (
           <div class="notice warn config-notice" role="alert">
@@ -343,7 +359,7 @@ function Workbench({ entry }: { entry: Entry }) {
             discard them.
           </p>
         )}
-        {entry.problem !== undefined && !edited && (
+        {entry.problem !== undefined && (
           <p class="notice bad config-notice">
             <Icon name="alert" /> This config is not used: {entry.problem}
           </p>

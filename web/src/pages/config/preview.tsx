@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { messageOf, type Json, type Session } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { LeftOuts, Sources } from "../../components/why";
+import { hasUnfetched, NotFetched } from "../../components/why/not-fetched";
 import { Budget } from "../../components/why/budget";
 import { TryAsUser } from "./try-as-user";
 import { client } from "../../lib/server";
@@ -237,12 +238,17 @@ function Compared({ after, before, stale }: Shown & { stale: boolean }) {
           <PreviewLine key={`${line.item.id ?? place} ${line.change}`} line={line} />
         ))}
       </ol>
-      {out.length > 0 && (
+      {(out.length > 0 || hasUnfetched(after)) && (
         <details class="preview-out">
           <summary>
-            Left out <span class="badge">{number(out.length + after.left_out_besides)}</span>
+            Left out{" "}
+            <span class="badge">
+              {number(out.length + after.left_out_besides)}
+              {after.sources.some((source) => source.more) && "+"}
+            </span>
           </summary>
           <LeftOuts out={out} besides={after.left_out_besides} />
+          <NotFetched explained={after} />
         </details>
       )}
       <Sources explained={after} />

@@ -5,6 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
+import { lacking, narrowed } from "../../lib/credential";
 import { ago, bytes, duration, number, plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { href } from "../../lib/router";
@@ -47,6 +48,18 @@ function addSample(facts: Facts): void {
 }
 
 export default function OperationsPage() {
+  const refused = lacking("curator") ?? narrowed();
+  if (refused === undefined) return <Overview />;
+  return (
+    <div class="empty">
+      <Icon name="operations" />
+      <h1>Operations</h1>
+      <p role="alert">This page requires the role curator. {refused}</p>
+    </div>
+  );
+}
+
+function Overview() {
   const [facts, setFacts] = useState<Facts>();
   const [letters, setLetters] = useState<DeadLetter[]>();
   const [unread, setUnread] = useState("");
@@ -168,7 +181,9 @@ function Problem({ error }: { error: unknown }) {
     <p class="notice bad" role="alert">
       <Icon name="alert" />
       <span>
-        {messageOf(error)} {forbidden ? "This page requires the role curator." : "The data below is outdated. Retrying …"}
+        {forbidden
+          ? "This page requires the role curator."
+          : `${messageOf(error)} The data below is outdated. Retrying …`}
       </span>
     </p>
   );

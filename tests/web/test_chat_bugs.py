@@ -1,0 +1,163 @@
+"""The chat page in situations that once went wrong: old sessions, no workers, keyboards, forks, URLs in errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.async_api import expect
+
+from tests.client.support import CRUMB, CrumbUp, environment
+from tests.support.servers import Server
+from tests.web.chat import Api, answers, chat_url, expect_connected, new_session_id, said, say
+from tests.web.configs import MESSAGES, config, run_server
+from tests.web.conftest import MakeCrumbUp, OpenWindow
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[str]:
+    """Run a command of the CLI, and yield the first line of its output."""
+    with (folder / "stderr").open("ab") as errors:
+        process = subprocess.Popen(
+            [CRUMB, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=folder,
+            env=environment(),
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline()
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def make_sessions(url: str, count: int) -> None:
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        for number in range(count):
+            made = client.post("/sessions", json={"id": f"old-{number}", "title": f"Session {number}"})
+            assert made.status_code == 201, made.text
+
+
+async def test_an_old_session_has_its_title_and_menu_after_a_deep_link_and_a_reload(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up()
+    make_sessions(up.url, 45)
+    page = await open_window(chat_url(up.url, "old-0"))
+    for _ in range(2):
+        await expect(page.locator(".chat-title")).to_have_text("Session 0")
+        await expect(page.get_by_role("button", name="Session actions")).to_be_visible()
+        await expect(page.locator(".session.current")).to_contain_text("Session 0")
+        await expect(page.locator(".session")).to_have_count(41)
+        await page.reload()
+    await page.goto(chat_url(up.url, "old-1"))
+    await expect(page.locator(".chat-title")).to_have_text("Session 1")
+
+
+async def test_missing_workers_are_named_with_the_commands_that_start_them(
+    tmp_path: Path, open_window: OpenWindow
+) -> None:
+    with Server() as server, running(tmp_path, "serve", "--redis", server.url, "--port", "0") as line:
+        page = await open_window(chat_url(json.loads(line)["url"], new_session_id()))
+        await expect_connected(page)
+        await say(page, "Is anybody there?")
+        notice = page.locator(".no-worker")
+        await expect(notice).to_contain_text("No context builder and no agent runner is running.")
+        await expect(notice.locator("code")).to_have_text(["crumb build-contexts", "crumb run-agents"])
+        await expect(page.locator(".dots")).to_have_count(0)
+        with running(tmp_path, "build-contexts", "--redis", server.url):
+            await expect(notice).to_contain_text("No agent runner is running.")
+            await expect(notice.locator("code")).to_have_text(["crumb run-agents"])
+            with running(tmp_path, "run-agents", "--redis", server.url):
+                await expect(answers(page)).to_have_count(1)
+                await expect(notice).to_have_count(0)
+
+
+async def test_enter_sends_unless_the_device_has_only_a_touch_screen(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    pointers = """
+        window.matchMedia = (query) => ({
+            matches: query.includes("any-pointer") && %s.some((kind) => query.includes(kind)),
+            addEventListener() {}, removeEventListener() {}, addListener() {}, removeListener() {},
+        });
+    """
+    for kinds, sends in (("['coarse']", False), ("['coarse', 'fine']", True), ("[]", True)):
+        page = await open_window("about:blank")
+        await page.add_init_script(pointers % kinds)
+        await page.goto(chat_url(crumb_up.url, new_session_id()))
+        composer = page.locator("#composer")
+        await expect(composer).to_have_attribute("enterkeyhint", "send" if sends else "enter")
+        await composer.fill("Hello!")
+        await composer.press("Enter")
+        if sends:
+            await expect(said(page)).to_have_text(["Hello!"])
+        else:
+            await expect(composer).to_have_value("Hello!\n")
+
+
+async def test_forks_are_named_after_their_origin(
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
+) -> None:
+    session = new_session_id()
+    page = await open_window(chat_url(crumb_up.url, session))
+    await say(page, "Hello!")
+    await expect(answers(page)).to_have_count(1)
+    origin = f"Plans {session}"
+    api.name(session, origin)
+    title = page.locator(".chat-title")
+    await expect(title).to_have_text(origin)
+    for expected in (f"{origin} (fork)", f"{origin} (fork 2)", f"{origin} (fork 3)"):
+        await page.get_by_role("button", name="Session actions").click()
+        await page.get_by_role("menuitem", name="Fork").click()
+        await expect(title).to_have_text(expected)
+        await expect(answers(page)).to_have_count(1)
+
+
+async def test_an_error_that_starts_with_a_url_keeps_its_case(
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
+) -> None:
+    session = new_session_id()
+    texts = {
+        "http://127.0.0.1:9/v1 cannot be reached": "http://127.0.0.1:9/v1 cannot be reached.",
+        "max_tokens is too large": "max_tokens is too large.",
+        "the model gave no answer": "The model gave no answer.",
+    }
+    for error in texts:
+        api.post(session, "agent.error.v1", "agent:error", error=error)
+    page = await open_window(chat_url(crumb_up.url, session))
+    shown = page.locator(".said.agent .notice .grow")
+    await expect(shown).to_have_text([f"No answer. {text}" for text in texts.values()])
+
+
+async def test_the_why_panel_reports_what_the_sources_did_not_fetch(
+    tmp_path: Path, open_window: OpenWindow
+) -> None:
+    messages: dict[str, Any] = MESSAGES | {"fetch": {"method": "recent", "limit": 2}}
+    prices = {"key": "prices", "schema_name": "price.list.v1", "fetch": {"method": "latest"}}
+    with run_server(tmp_path, config(sources=[messages, prices])) as server:
+        session = new_session_id()
+        for number in range(3):
+            answer = server.say(session, f"question {number}")
+        assert server.explain(answer)["left_out"] == []
+        page = await open_window(chat_url(server.url, session))
+        await page.get_by_role("button", name="Why this answer?").last.click()
+        section = page.locator("section", has=page.locator("#why-out"))
+        await expect(section.locator("#why-out .badge")).to_have_text("0+")
+        await expect(section).not_to_contain_text("Nothing.")
+        for badge, text in (
+            ("over limit", "More than 2 of user.message.v1conversation · limit 2"),
+            ("found nothing", "pricesthe newest one of price.list.v1"),
+            ("no source", "agent.response.v1"),
+        ):
+            group = section.locator(".why-out").filter(has=page.locator(".badge", has_text=badge))
+            await expect(group.locator("li")).to_contain_text([text])
