@@ -5,7 +5,7 @@ The command modules import the client, the server and rich only when a command r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -79,6 +79,24 @@ app = typer.Typer(
     then crumb.toml. Run crumb COMMAND --help for examples.
     """,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from breadcrumbs import __version__
+
+        typer.echo(f"crumb {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None: ...
+
 
 for commands in (
     servers.commands,

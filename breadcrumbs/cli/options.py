@@ -10,10 +10,19 @@ from uuid import UUID
 import typer
 
 from breadcrumbs.cli.output import UsageError
+from breadcrumbs.cli.server_url import complete_url
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="Address of the server.")]
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="CRUMB_URL",
+        help="Address of the server. CRUMB_PORT works too.",
+        callback=complete_url,
+    ),
+]
 TokenOption = Annotated[
     str | None,
     typer.Option("--token", envvar="CRUMB_TOKEN", help="Token. CRUMB_API_KEY works too.", show_default=False),
