@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from breadcrumbs.cli import (
+    ask,
     chat,
     contexts,
     crumbs,
@@ -70,10 +71,11 @@ app = typer.Typer(
     help="""Breadcrumbs: post, read and follow small tagged JSON documents.
 
     \b
-    crumb up                                 start a server on this machine
-    crumb chat                               chat with an agent (in another terminal)
-    crumb post "Hello" --session demo        post one message
-    crumb tail --session demo                follow a session live
+    crumb up                              start a server on this machine
+    crumb chat                            chat with an agent (in another terminal)
+    crumb ask "What is a blackboard?"     print one answer
+    crumb post "Hello" --session demo     post one message
+    crumb tail --session demo             follow a session live
 
     Output is a table on a terminal, and JSON in a pipe. Settings come from flags, then CRUMB_… variables,
     then crumb.toml. Run crumb COMMAND --help for examples.
@@ -105,6 +107,7 @@ for commands in (
     export_import.commands,
     doctor.commands,
     chat.commands,
+    ask.commands,
     contexts.contexts,
     contexts.audits,
     sessions.commands,

@@ -42,7 +42,7 @@ def doctor(
     \b
     crumb doctor
     crumb doctor --fix
-    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[] | select(.status == "wrong")'
+    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[].status'
     """
     from breadcrumbs.runtime.maintenance.checks import Finding, check_python
     from breadcrumbs.runtime.settings.settings import load_settings

@@ -67,14 +67,11 @@ def _item_cells(item: ExplainedItem) -> tuple[str, ...]:
     if item.hidden:
         return ("", f"{item.tokens:,}", "", "", "  (hidden)")
     words = "(deleted or expired)" if item.gone else one_line(item.excerpt or item.title, 400)
-    schema = one_line(item.schema_name or "no schema", 30)
-    source = "" if part_name(item).startswith(item.source) else f"{one_line(item.source, 30)}: "
-    tags = "".join(f" +{one_line(tag, 40)}" for tag in item.matched)
     return (
         str(item.rank),
         f"{item.tokens:,}",
         shown_time(item.created_at) if item.created_at else "",
-        source + schema + tags,
+        _schema_label(item),
         f"▸ {words}" if item.is_trigger else f"  {words}",
     )
 
@@ -119,10 +116,11 @@ def _budget_bar(explained: Explanation) -> str:
     )
 
 
-def _source_label(item: ExplainedItem) -> str:
-    """Return the source of an item, its schema and the tags that matched."""
-    schema = item.schema_name or "no schema"
-    return f"{item.source}: {schema}" + "".join(f" +{tag}" for tag in item.matched)
+def _schema_label(item: ExplainedItem) -> str:
+    """Return the schema of an item and the tags that matched, and its source if the part does not name it."""
+    schema = one_line(item.schema_name or "no schema", 30)
+    source = "" if part_name(item).startswith(item.source) else f"{one_line(item.source, 30)}: "
+    return source + schema + "".join(f" +{one_line(tag, 40)}" for tag in item.matched)
 
 
 def print_difference(difference: Difference) -> None:
@@ -132,22 +130,26 @@ def print_difference(difference: Difference) -> None:
     budget = f"budget {difference.budget[0]:,} → {difference.budget[1]:,}"
     out.print(f"\ntokens {old:,} → {new:,} ({new - old:+,}), {budget}")
     for item in difference.added:
-        out.print(f"+ {_item_line(item)}", style="green", markup=False)
+        _print_change(out, "+", item, "", "green")
     for item, reason in difference.removed:
-        out.print(f"- {_item_line(item)}{f' ({reason})' if reason else ''}", style="red", markup=False)
+        _print_change(out, "-", item, reason or "", "red")
     for item, was, is_now in difference.moved:
-        out.print(f"~ {_item_line(item)} (position {was} → {is_now})", style="yellow", markup=False)
+        _print_change(out, "~", item, f"position {was} → {is_now}", "yellow")
     for before, item in difference.changed:
         what = f"version {before.version} → {item.version}, tokens {before.tokens:,} → {item.tokens:,}"
-        out.print(f"~ {_item_line(item)} ({what})", style="yellow", markup=False)
+        _print_change(out, "~", item, what, "yellow")
     out.print(
         "no difference" if difference.is_empty else f"{difference.unchanged:,} unchanged",
         style="dim",
     )
 
 
-def _item_line(item: ExplainedItem) -> str:
-    return f"{item.place} · {_source_label(item)} · {item.tokens:,} tokens · {one_line(item.excerpt or item.title, 80)}"
+def _print_change(out: Console, mark: str, item: ExplainedItem, what: str, style: str) -> None:
+    """Print one changed item in one line of the terminal, if it is wide enough."""
+    beginning = f"{mark} {part_name(item)} · {_schema_label(item)} · {item.tokens:,} tokens · "
+    end = f" ({what})" if what else ""
+    words = one_line(item.excerpt or item.title, max(20, out.width - len(beginning) - len(end)))
+    out.print(beginning + words + end, style=style, markup=False)
 
 
 def print_report(report: AuditReport) -> None:

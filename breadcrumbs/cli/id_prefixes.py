@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from breadcrumbs.cli.client import path_of
@@ -23,6 +23,14 @@ def is_id_prefix(text: str) -> bool:
     return _ID_PREFIX.fullmatch(text) is not None
 
 
+def unique_length(ids: Sequence[str]) -> int:
+    """Return how many characters of these ids are enough to tell them apart. It ends at the end of a group."""
+    for length in (13, 18, 23):
+        if len({id[:length] for id in ids}) == len(ids):
+            return length
+    return 36
+
+
 def choose_id(prefix: str, candidates: Iterable[tuple[str, str]], what: str) -> str:
     """Return the only candidate that begins with the prefix. Raise `CommandError` if there is none or several.
 
@@ -35,7 +43,7 @@ def choose_id(prefix: str, candidates: Iterable[tuple[str, str]], what: str) -> 
         return next(iter(found))
     if not found:
         raise CommandError(
-            f"no {what} begins with {prefix!r}: {MAX_CANDIDATES:,} at most were compared, the newest first"
+            f"{what} {prefix!r} not found, and no id begins with it (compared with the newest {MAX_CANDIDATES:,})"
         )
     shown = [
         f"  {one_line(id)}  {one_line(words, 40)}".rstrip() for id, words in list(found.items())[:_MAX_SHOWN]

@@ -27,6 +27,13 @@ TokenOption = Annotated[
     str | None,
     typer.Option("--token", envvar="CRUMB_TOKEN", help="Token. CRUMB_API_KEY works too.", show_default=False),
 ]
+UserOption = Annotated[
+    str | None,
+    typer.Option("--user", help="Act as this user: see and write only what belongs to the user."),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer, 0 for no limit.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on a terminal too.")]
 SessionOption = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
 SchemaOption = Annotated[
