@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from breadcrumbs.cli import (
     ask,
     chat,
+    completion,
     contexts,
     crumbs,
     dead_letters,
@@ -112,5 +113,6 @@ for commands in (
     contexts.audits,
     sessions.commands,
     dead_letters.commands,
+    completion.commands,
 ):
     app.add_typer(commands)

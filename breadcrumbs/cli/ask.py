@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from breadcrumbs.cli.client import as_user, open_client
-from breadcrumbs.cli.options import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, UserOption
+from breadcrumbs.cli.options import (
+    DEFAULT_URL,
+    ContinueOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+    UserOption,
+)
 from breadcrumbs.cli.output import INTERRUPTED, OK, PROBLEM, CommandError, UsageError, fail, one_line, say
 
 if TYPE_CHECKING:
@@ -28,9 +35,7 @@ def ask(
     question: Annotated[
         str | None, typer.Argument(help="The question. [default: the text from a pipe]", show_default=False)
     ] = None,
-    session: Annotated[
-        str | None, typer.Option("--session", "-s", help="Session to continue. [default: a new one]")
-    ] = None,
+    session: ContinueOption = None,
     user: UserOption = None,
     timeout: TimeoutOption = 300.0,
     url: UrlOption = DEFAULT_URL,

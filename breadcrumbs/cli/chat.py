@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from breadcrumbs.cli.client import as_user, open_client
-from breadcrumbs.cli.options import DEFAULT_URL, TimeoutOption, TokenOption, UrlOption, UserOption
+from breadcrumbs.cli.options import (
+    DEFAULT_URL,
+    ContinueOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+    UserOption,
+)
 
 if TYPE_CHECKING:
     from breadcrumbs.cli.chat_display import Display
@@ -21,9 +28,7 @@ commands = typer.Typer()
 
 @commands.command()
 def chat(
-    session: Annotated[
-        str | None, typer.Option("--session", "-s", help="Session to continue. [default: a new one]")
-    ] = None,
+    session: ContinueOption = None,
     user: UserOption = None,
     history: Annotated[
         bool,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from breadcrumbs.cli.client import open_client
+from breadcrumbs.cli.completion import session_names
 from breadcrumbs.cli.options import (
     ConfigOption,
     DataOption,
@@ -177,7 +178,12 @@ def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
 @contexts.command("explain")
 def context_explain(
     of: Annotated[
-        str, typer.Argument(metavar="SESSION_OR_CONTEXT_ID", help="Id of a session or of a context.")
+        str,
+        typer.Argument(
+            metavar="SESSION_OR_CONTEXT_ID",
+            help="Id of a session or of a context.",
+            autocompletion=session_names,
+        ),
     ],
     version: Annotated[
         int | None, typer.Option("--version", min=1, help="Version of the context. [default: the newest]")
@@ -281,7 +287,9 @@ async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
 
 @contexts.command("preview")
 def context_preview(
-    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.")],
+    session: Annotated[
+        str, typer.Option("--session", "-s", help="Id of the session.", autocompletion=session_names)
+    ],
     context_config: Annotated[Path, typer.Option("--config", help="The context config to try (JSON).")],
     consumer: Annotated[
         str | None, typer.Option("--consumer", help="Consumer of the config, if the file has several.")

@@ -14,6 +14,7 @@ from uuid import uuid4
 import typer
 
 from breadcrumbs.cli.client import check_encodable, command_errors, next_page, open_client, path_of, send_json
+from breadcrumbs.cli.completion import breadcrumb_ids, session_names
 from breadcrumbs.cli.id_prefixes import find_breadcrumb, unique_length
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
@@ -83,7 +84,10 @@ def post(
         str | None,
         typer.Argument(help="Text of the message, stored in context.message. - reads standard input."),
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="Session of the breadcrumb.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", "-s", help="Session of the breadcrumb.", autocompletion=session_names),
+    ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", help="Schema name. [default for a text: user.message.v1]")
     ] = None,
@@ -231,7 +235,9 @@ def _print_posted(written: dict[str, Any], session: str | None, replayed: bool) 
 
 @commands.command()
 def get(
-    id: Annotated[str, typer.Argument(help="Id of the breadcrumb, or its beginning.")],
+    id: Annotated[
+        str, typer.Argument(help="Id of the breadcrumb, or its beginning.", autocompletion=breadcrumb_ids)
+    ],
     full: Annotated[
         bool, typer.Option("--full", help="Show all fields, not only those that a model sees.")
     ] = False,
@@ -456,7 +462,9 @@ def _event_gist(event: Mapping[str, Any]) -> str:
 
 @commands.command()
 def history(
-    id: Annotated[str, typer.Argument(help="Id of the breadcrumb, or its beginning.")],
+    id: Annotated[
+        str, typer.Argument(help="Id of the breadcrumb, or its beginning.", autocompletion=breadcrumb_ids)
+    ],
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
@@ -525,7 +533,12 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
 @commands.command()
 def delete(
     ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs, or their beginnings.")
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Ids of the breadcrumbs, or their beginnings.",
+            autocompletion=breadcrumb_ids,
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from breadcrumbs.cli.client import open_client, path_of
+from breadcrumbs.cli.completion import dead_letter_ids
 from breadcrumbs.cli.id_prefixes import choose_id, is_id_prefix
 from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import OK, UsageError, console, for_people, one_line, print_json, say, shown_time
@@ -27,7 +28,8 @@ commands = typer.Typer(
 )
 
 LetterIdsArgument = Annotated[
-    list[str] | None, typer.Argument(help="Ids of dead letters, or their beginnings.")
+    list[str] | None,
+    typer.Argument(help="Ids of dead letters, or their beginnings.", autocompletion=dead_letter_ids),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 

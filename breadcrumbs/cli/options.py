@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from breadcrumbs.cli.completion import session_names
 from breadcrumbs.cli.output import UsageError
 from breadcrumbs.cli.server_url import complete_url
 
@@ -35,7 +36,16 @@ TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer, 0 for no limit.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on a terminal too.")]
-SessionOption = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", "-s", help="Only this session.", autocompletion=session_names),
+]
+ContinueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session", "-s", help="Session to continue. [default: a new one]", autocompletion=session_names
+    ),
+]
 SchemaOption = Annotated[
     str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")
 ]

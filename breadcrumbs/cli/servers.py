@@ -76,7 +76,7 @@ def up(
     """Start everything in one process, with an embedded server.
 
     \b
-    crumb up                             on 127.0.0.1:8081, with your data directory
+    crumb up                             on 127.0.0.1:8081, data in your home
     crumb up --port 0 --data ./try       on any free port, data in ./try
     crumb up --redis redis://db:6379/0   on your own Redis server
 

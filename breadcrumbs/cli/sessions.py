@@ -9,6 +9,7 @@ from uuid import uuid4
 import typer
 
 from breadcrumbs.cli.client import command_errors, open_client, path_of, send_json
+from breadcrumbs.cli.completion import session_names
 from breadcrumbs.cli.id_prefixes import find_message, find_session
 from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import (
@@ -47,7 +48,10 @@ commands = typer.Typer(
 )
 
 SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="Id of the session, or its beginning.")
+    str,
+    typer.Argument(
+        metavar="SESSION", help="Id of the session, or its beginning.", autocompletion=session_names
+    ),
 ]
 MessageIdOption = Annotated[
     str | None, typer.Option("--message", help="Id of a message, or its beginning.", show_default=False)
@@ -269,7 +273,11 @@ def resume_session(
 def delete_sessions(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="SESSION...", help="Ids of the sessions. Without --yes, their beginnings."),
+        typer.Argument(
+            metavar="SESSION...",
+            help="Ids of the sessions. Without --yes, their beginnings.",
+            autocompletion=session_names,
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
