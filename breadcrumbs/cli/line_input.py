@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -15,9 +18,59 @@ _MAX_BYTES = 1 << 20
 
 
 def read_line(prompt: str) -> str:
-    """Read one line with line editing. Raise `EOFError` at the end of the input."""
-    _readline()
-    return input(prompt)
+    """Read one line with line editing. Raise `EOFError` at the end of the input, `KeyboardInterrupt` at Ctrl-C."""
+    if _readline() is None:
+        return input(prompt)
+    with _interrupts().watched():
+        return input(prompt)
+
+
+class _InterruptWatch:
+    """Delivers a Ctrl-C that arrives while readline processes a key.
+
+    CPython notes such a signal, and then waits for the next key before it handles the signal. A thread gets the number
+    of each signal through the wakeup descriptor. If the input is still waiting shortly after SIGINT, the thread sends
+    another signal, whose handler does nothing. It interrupts the wait, and CPython handles both.
+    """
+
+    _DELAY_SECONDS = 0.05
+    _SIGNAL = signal.SIGURG  # ignored by default, and not used by Python
+
+    def __init__(self) -> None:
+        self._main = threading.get_ident()
+        self._inputs = 0
+        self._waiting: int | None = None
+        """Number of the input that is waiting, or None."""
+        self._numbers, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        signal.signal(self._SIGNAL, lambda *_: None)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch one input."""
+        self._inputs += 1
+        self._waiting = self._inputs
+        before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            self._waiting = None
+            signal.set_wakeup_fd(before)
+
+    def _run(self) -> None:
+        while numbers := os.read(self._numbers, 512):
+            interrupted = self._waiting
+            while interrupted is not None and signal.SIGINT in numbers:
+                time.sleep(self._DELAY_SECONDS)
+                if self._waiting != interrupted:
+                    break
+                signal.pthread_kill(self._main, self._SIGNAL)
+
+
+@cache
+def _interrupts() -> _InterruptWatch:
+    return _InterruptWatch()
 
 
 def history_file() -> Path:
@@ -73,8 +126,8 @@ def _save(readline: ModuleType, file: Path, new_lines: int) -> None:
         else:  # libedit cannot append
             readline.write_history_file(file)
         file.chmod(0o600)
-    except OSError as error:
-        sys.stderr.write(f"crumb: the typed lines were not saved: {error.strerror} ({file})\n")
+    except OSError:  # a home that is read-only or full
+        pass
 
 
 def _readline() -> ModuleType | None:
