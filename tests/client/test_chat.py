@@ -95,18 +95,6 @@ class TerminalUser:
             assert time.monotonic() < deadline, f"no prompt: {self.screen!r}"
             self._read_output()
         time.sleep(0.05)  # readline takes over the terminal shortly after it shows the prompt
-        self.wait_until_it_waits_for_input()
-
-    def wait_until_it_waits_for_input(self) -> None:
-        """Wait until the main thread sleeps.
-
-        CPython handles a signal that arrives while readline processes a key only at the next key. A test that sends
-        Ctrl-C directly after a key must therefore wait.
-        """
-        deadline = time.monotonic() + LIMIT
-        while _main_thread_state(self.process.pid) != "S":
-            assert time.monotonic() < deadline, "the chat does not wait for input"
-            time.sleep(0.01)
 
     def send(self, text: str, session: str) -> str:
         """Type a line, wait for the next prompt, and return the output between."""
@@ -129,14 +117,6 @@ class TerminalUser:
                 self._bytes += os.read(self._terminal, 65536)
             except OSError:  # the process has closed the terminal
                 time.sleep(0.01)
-
-
-def _main_thread_state(pid: int) -> str:
-    """State letter of the process, "S" for sleeping. Systems without /proc count as sleeping."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "S"
 
 
 @pytest.fixture
@@ -249,7 +229,6 @@ def test_ctrl_c_twice_in_a_row_ends_the_chat(up: CrumbUp, name: str) -> None:
         user.wait_for_prompt(name)
         user.type("half a line", enter=False)
         user.wait_for("half a line")
-        user.wait_until_it_waits_for_input()
         user.type(CTRL_C, enter=False)
         user.wait_for("to leave")
         user.wait_for_prompt(name)
