@@ -34,14 +34,14 @@ def completion(
         str | None, typer.Argument(help="bash, zsh or fish. [default: your shell]", show_default=False)
     ] = None,
 ) -> int:
-    """Print a script that completes commands, options, sessions and ids with the tab key.
+    """Print a script for completion with the tab key.
 
     \b
     eval "$(crumb completion bash)"      in ~/.bashrc
     eval "$(crumb completion zsh)"       in ~/.zshrc, after compinit
     crumb completion fish > ~/.config/fish/completions/crumb.fish
 
-    Sessions and ids come from the running server. Without one, only commands and options are completed.
+    It completes commands, options, sessions and ids. Sessions and ids come from the running server.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 

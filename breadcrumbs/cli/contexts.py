@@ -30,6 +30,7 @@ from breadcrumbs.cli.output import (
     PROBLEM,
     CommandError,
     UsageError,
+    command,
     console,
     for_people,
     print_json,
@@ -552,7 +553,21 @@ def _choose_place(given: _Place) -> Settings | str:
     if of_store or settings.data or settings.redis or settings.api_keys:
         return settings
     url = local_url(settings.host, settings.port)
-    return url if _is_server(url) else settings
+    if _is_server(url):
+        return url
+    _check_data(settings, url)
+    return settings
+
+
+def _check_data(settings: Settings, url: str) -> None:
+    """Raise `CommandError` if there is neither a server nor data without one."""
+    from breadcrumbs.composition.storage import data_directory, has_data
+
+    if not has_data(directory := data_directory(settings)):
+        raise CommandError(
+            f"no server at {url}, and no data in {directory}. Start one with: {command()} up. For another server use "
+            "--url or CRUMB_PORT, for other data --data or --redis"
+        )
 
 
 def _is_server(url: str) -> bool:
