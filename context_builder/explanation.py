@@ -157,11 +157,15 @@ def part_sizes(items: Iterable[ExplainedItem]) -> dict[str, int]:
     """Return the tokens of each part, in the order of the prompt. Attachments are counted apart."""
     sizes: dict[str, int] = {}
     for item in items:
-        name = "conversation" if item.place == "conversation" else f"{item.source} ({item.place})"
-        if item.place == "conversation" and item.schema_name in ATTACHMENT_SCHEMAS:
-            name = "attachments"
+        is_attachment = item.place == "conversation" and item.schema_name in ATTACHMENT_SCHEMAS
+        name = "attachments" if is_attachment else part_name(item)
         sizes[name] = sizes.get(name, 0) + item.tokens
     return sizes
+
+
+def part_name(item: ExplainedItem) -> str:
+    """Return the name of the part that an item belongs to, for people."""
+    return "conversation" if item.place == "conversation" else f"{item.source} ({item.place})"
 
 
 def describe_breadcrumb(crumb: Breadcrumb) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 def main() -> None:
     """Run the program. Imports are made inside functions, so that `--help` does not load a web framework."""
     import io
+    import os
     import sys
 
     # httpx imports its own command line with rich and pygments, which takes 200 ms. This entry makes that import fail,
@@ -22,6 +23,10 @@ def main() -> None:
     try:
         from breadcrumbs.cli.app import app
 
+        if "_CRUMB_COMPLETE" in os.environ:  # a shell asks for completions
+            from breadcrumbs.cli.completion import complete_quietly
+
+            complete_quietly(app)
         app(prog_name="crumb")
     except KeyboardInterrupt:  # during the imports, before `Commands.invoke` handles it
         sys.exit(130)

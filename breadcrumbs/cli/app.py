@@ -5,13 +5,15 @@ The command modules import the client, the server and rich only when a command r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from breadcrumbs.cli import (
+    ask,
     chat,
+    completion,
     contexts,
     crumbs,
     dead_letters,
@@ -73,15 +75,34 @@ app = typer.Typer(
     help="""Breadcrumbs: post, read and follow small tagged JSON documents.
 
     \b
-    crumb up                                 start a server on this machine
-    crumb chat                               chat with an agent (in another terminal)
-    crumb post "Hello" --session demo        post one message
-    crumb tail --session demo                follow a session live
+    crumb up                              start a server on this machine
+    crumb chat                            chat with an agent (in another terminal)
+    crumb ask "What is a blackboard?"     print one answer
+    crumb post "Hello" --session demo     post one message
+    crumb tail --session demo             follow a session live
 
     Output is a table on a terminal, and JSON in a pipe. Settings come from flags, then CRUMB_… variables,
     then crumb.toml. Run crumb COMMAND --help for examples.
     """,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from breadcrumbs import __version__
+
+        typer.echo(f"crumb {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None: ...
+
 
 for commands in (
     servers.commands,
@@ -93,9 +114,11 @@ for commands in (
     init.commands,
     keys.commands,
     chat.commands,
+    ask.commands,
     contexts.contexts,
     contexts.audits,
     sessions.commands,
     dead_letters.commands,
+    completion.commands,
 ):
     app.add_typer(commands)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from breadcrumbs.cli.line_input import read_line
 from breadcrumbs.cli.output import console, fail, one_line, say, visible
 from breadcrumbs.client.values import ChatMessage, Delta
 
@@ -48,6 +49,9 @@ class Display(Protocol):
 
     def show_problem(self, text: str) -> None: ...
 
+    def end_unfinished(self) -> None:
+        """Keep the text of an answer that will not be completed."""
+
 
 class PipeDisplay:
     """Reads one message per line. Writes answers to standard output, everything else to standard error."""
@@ -81,6 +85,8 @@ class PipeDisplay:
     def show_problem(self, text: str) -> None:
         fail(text)
 
+    def end_unfinished(self) -> None: ...
+
 
 class TerminalDisplay:
     """Shows answers on a terminal while they are written."""
@@ -88,10 +94,6 @@ class TerminalDisplay:
     interactive = True
 
     def __init__(self) -> None:
-        try:
-            import readline  # noqa: F401 - adds line editing and a history to input()
-        except ImportError:  # Python was built without readline
-            pass
         self._out = console()
         self._prompt = "› "
         self._live: Live | None = None
@@ -107,7 +109,7 @@ class TerminalDisplay:
     def lines(self) -> Iterator[str]:
         while True:
             try:
-                yield input(self._prompt)
+                yield read_line(self._prompt)
             except EOFError:
                 self._out.print()
                 return
@@ -125,7 +127,7 @@ class TerminalDisplay:
         return self._out.color_system is not None and not self._out.no_color
 
     def show_notice(self, text: str) -> None:
-        self._keep_unfinished()
+        self.end_unfinished()
         self._print(text, "dim")
 
     def show_text(self, text: str) -> None:
@@ -161,10 +163,10 @@ class TerminalDisplay:
         self._print(text)
 
     def show_problem(self, text: str) -> None:
-        self._keep_unfinished()
+        self.end_unfinished()
         self._print(text, "red")
 
-    def _keep_unfinished(self) -> None:
+    def end_unfinished(self) -> None:
         """Print the unfinished answer, if there is one, because it will not be completed."""
         unfinished = self._partial_text
         self._end_live()

@@ -39,6 +39,14 @@ def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iter
         yield client
 
 
+def as_user(client: Client, user: str) -> str:
+    """Get a token that is limited to a user. It works like the token of a user of your application.
+
+    In development mode every program may get one. Otherwise this needs an API key.
+    """
+    return client.token(user_id=user).token
+
+
 @contextmanager
 def command_errors(url: str) -> Iterator[None]:
     """Turn errors of the client into `CommandError`s with advice."""

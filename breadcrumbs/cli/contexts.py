@@ -1,40 +1,56 @@
 """Commands that explain and preview contexts, and audit the isolation of sessions.
 
-They read the store directly, without the HTTP API, and write nothing.
+They ask a running server, or read the store without one, and write nothing.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from breadcrumbs.cli.options import ConfigOption, DataOption, JsonOption, OwnerOption, RedisOption, read_owner
+from breadcrumbs.cli.client import open_client
+from breadcrumbs.cli.completion import session_names
+from breadcrumbs.cli.options import (
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    OwnerOption,
+    RedisOption,
+    TokenOption,
+    read_owner,
+)
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
     CommandError,
     UsageError,
+    command,
     console,
     for_people,
     print_json,
     say,
     visible,
 )
+from breadcrumbs.cli.server_url import local_url
+from breadcrumbs.runtime.errors import BreadcrumbsError
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from breadcrumbs.cli.context_reader import ServerContexts, ShownContext
+    from breadcrumbs.client.sync import Client
     from breadcrumbs.context_builder.audit import AuditReport
     from breadcrumbs.context_builder.config import ContextConfig
     from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError
     from breadcrumbs.context_builder.config_warnings import KnownNames
     from breadcrumbs.context_builder.diff import Difference
     from breadcrumbs.context_builder.explanation import Explanation
-    from breadcrumbs.context_builder.rebuild import RebuiltContext
     from breadcrumbs.runtime.settings.settings import Settings
     from breadcrumbs.runtime.store.store import Store
 
@@ -48,12 +64,14 @@ contexts = typer.Typer(
     help="""Show what a model sees of a session, and why.
 
     \b
-    crumb context check context.json                             check a config for errors
-    crumb context explain demo                                   explain the context of the last message
-    crumb context preview --session demo --config context.json   preview a context with another config
-    crumb context diff demo@3 demo@4                             compare the contexts of two turns
+    crumb context check context.json     check a config for errors
+    crumb context explain demo           explain the context of the last message
+    crumb context diff demo@3 demo@4     compare the contexts of two turns
+    crumb context preview --session demo --config context.json
+                                         preview a context with another config
 
-    These commands read the store directly, whether crumb up is running or not. They write nothing.
+    These commands ask the running server. If there is none, or with --data or --redis, they read the store. They
+    write nothing.
     """,
 )
 
@@ -65,12 +83,19 @@ audits = typer.Typer(
     help="""Check guarantees on the stored data.
 
     \b
-    crumb audit isolation             check that no session contains data of another one
+    crumb audit isolation     check that no session contains data of another one
     """,
 )
 
 ConsumerOption = Annotated[
     str | None, typer.Option("--consumer", help="Consumer of the context, if a session has several.")
+]
+ContextUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="Address of the server. [env: CRUMB_URL, CRUMB_PORT; default: the running server, else the store]",
+    ),
 ]
 RequiredOwnerOption = Annotated[
     str | None,
@@ -214,7 +239,12 @@ def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
 @contexts.command("explain")
 def context_explain(
     of: Annotated[
-        str, typer.Argument(metavar="SESSION_OR_CONTEXT_ID", help="Id of a session or of a context.")
+        str,
+        typer.Argument(
+            metavar="SESSION_OR_CONTEXT_ID",
+            help="Id of a session or of a context.",
+            autocompletion=session_names,
+        ),
     ],
     version: Annotated[
         int | None, typer.Option("--version", min=1, help="Version of the context. [default: the newest]")
@@ -227,6 +257,8 @@ def context_explain(
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
+    url: ContextUrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Explain what is in a context, and what was left out.
@@ -234,64 +266,68 @@ def context_explain(
     \b
     crumb context explain demo
     crumb context explain demo --version 3 --parts
-    crumb context explain demo --json | jq '.left_out[] | select(.reason == "over budget")'
+    crumb context explain demo --json | jq '.left_out[].reason'
 
     Lists the items with their sources and tokens, the left-out breadcrumbs with the reason, and the token budget.
     """
-    from breadcrumbs.context_builder.explain import explain
-    from breadcrumbs.context_builder.rebuild import rebuild
-
-    settings, named = _load_settings(config, data, redis), read_owner(owner)
-
-    async def read_context(store: Store) -> tuple[Explanation, RebuiltContext | None]:
-        whose = _choose_owner(settings, named)
-        id = await _find_context(store, whose, of, consumer)
-        explained = await explain(store, whose, id, version)
-        return explained, await rebuild(store, whose, id, version) if parts else None
-
-    explained, rebuilt = _on_store(settings, read_context)
+    place = _choose_place(_Place(config, data, redis, owner, url))
+    if isinstance(place, str):
+        with open_client(place, token) as client:
+            shown = _server_contexts(client).explain(of, version, consumer, parts=parts)
+    else:
+        shown = _explain_stored(place, read_owner(owner), (of, version, consumer), parts=parts)
     if for_people(as_json):
-        _print_explained(explained, rebuilt)
+        _print_shown(shown)
         return OK
-    document = explained.as_dict()
-    if rebuilt is not None:
-        gone = [str(reference.id) for reference in rebuilt.gone]
-        document |= {"parts": rebuilt.parts, "parts_are_as_shown_then": rebuilt.same, "parts_gone": gone}
+    document = shown.explanation.as_dict()
+    if shown.parts is not None:
+        document |= {"parts": shown.parts, "parts_are_as_shown_then": shown.same, "parts_gone": shown.gone}
     print_json(document)
     return OK
 
 
-def _print_explained(explained: Explanation, rebuilt: RebuiltContext | None) -> None:
-    from breadcrumbs.cli.explanations import print_explanation, print_rebuilt
+def _explain_stored(
+    settings: Settings, named: UUID | None, wanted: tuple[str, int | None, str | None], *, parts: bool
+) -> ShownContext:
+    from breadcrumbs.cli.context_reader import ShownContext
+    from breadcrumbs.context_builder.explain import explain
+    from breadcrumbs.context_builder.rebuild import rebuild
 
-    print_explanation(explained)
-    if rebuilt is not None:
-        print_rebuilt(rebuilt)
+    of, version, consumer = wanted
+
+    async def read_context(store: Store) -> ShownContext:
+        whose = _choose_owner(settings, named)
+        id = await _find_context(store, whose, of, consumer)
+        explained = await explain(store, whose, id, version)
+        if not parts:
+            return ShownContext(explained)
+        rebuilt = await rebuild(store, whose, id, version)
+        gone = [str(reference.id) for reference in rebuilt.gone]
+        return ShownContext(explained, rebuilt.parts, same=bool(rebuilt.same), gone=gone)
+
+    return _on_store(settings, read_context)
+
+
+def _print_shown(shown: ShownContext) -> None:
+    from breadcrumbs.cli.explanations import print_explanation, print_parts
+
+    print_explanation(shown.explanation)
+    if shown.parts is not None:
+        print_parts(shown)
 
 
 async def _find_context(store: Store, owner: UUID, of: str, consumer: str | None) -> UUID:
     """Find a context by its id, or by its session and consumer. Returns its id."""
+    from breadcrumbs.cli.context_reader import choose_context
     from breadcrumbs.context_builder.explain import contexts_of
 
     if (id := await _context_with_id(store, owner, of)) is not None:
         return id
     contexts = await contexts_of(store, owner, of)
-    by_consumer = {str(context.context["consumer_id"]): context for context in contexts}
-    if not by_consumer:
-        raise CommandError(
-            f"session {of!r} has no context: a context is built when a message arrives, and it expires after "
-            "an hour unless the config sets another ttl_seconds. `crumb sessions list` lists the sessions"
-        )
-    names = ", ".join(by_consumer)
-    if consumer is None:
-        if len(by_consumer) > 1:
-            raise UsageError(
-                f"session {of!r} has contexts of several consumers: choose one with --consumer ({names})"
-            )
-        return contexts[0].id
-    if consumer not in by_consumer:
-        raise CommandError(f"session {of!r} has no context of {consumer}, but it has contexts of {names}")
-    return by_consumer[consumer].id
+    by_consumer: dict[str, UUID] = {}
+    for context in contexts:
+        by_consumer.setdefault(str(context.context["consumer_id"]), context.id)
+    return choose_context(of, by_consumer, consumer)
 
 
 async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
@@ -312,7 +348,9 @@ async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
 
 @contexts.command("preview")
 def context_preview(
-    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.")],
+    session: Annotated[
+        str, typer.Option("--session", "-s", help="Id of the session.", autocompletion=session_names)
+    ],
     context_config: Annotated[Path, typer.Option("--config", help="The context config to try (JSON).")],
     consumer: Annotated[
         str | None, typer.Option("--consumer", help="Consumer of the config, if the file has several.")
@@ -330,6 +368,8 @@ def context_preview(
     settings: Annotated[
         Path | None, typer.Option("--settings", help="Settings file. [env: CRUMB_CONFIG]")
     ] = None,
+    url: ContextUrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Preview a context with another config. Nothing is written.
@@ -339,24 +379,15 @@ def context_preview(
     crumb context preview --session demo --config context.json --diff
     """
     from breadcrumbs.context_builder.diff import diff
-    from breadcrumbs.context_builder.preview import PreviewInput, preview
-    from breadcrumbs.runtime.breadcrumb.ids import parse_id
 
-    loaded, named = _load_settings(settings, data, redis), read_owner(owner)
-    trigger_id = None if trigger is None else parse_id(trigger, what="--trigger")
+    place = _choose_place(_Place(settings, data, redis, owner, url))
     chosen = _choose_config(_read_configs(context_config), context_config, consumer)
-
-    async def make_preview(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
-        whose = _choose_owner(loaded, named)
-        previewed = await preview(store, PreviewInput(whose, session, chosen, trigger_id))
-        before = None
-        if compare:
-            before = await _shown_context(
-                store, whose, session, chosen.consumer_id, previewed.explanation.trigger_id
-            )
-        return previewed.explanation, previewed.parts, before
-
-    explained, parts, before = _on_store(loaded, make_preview)
+    wanted = _WantedPreview(session, chosen, trigger, compare)
+    if isinstance(place, str):
+        with open_client(place, token) as client:
+            explained, parts, before = _preview_on_server(client, wanted, context_config)
+    else:
+        explained, parts, before = _preview_stored(place, read_owner(owner), wanted)
     difference = None if before is None else diff(before, explained)
     if for_people(as_json):
         _print_preview(explained, difference)
@@ -364,6 +395,48 @@ def context_preview(
     document = explained.as_dict() | {"parts": parts}
     print_json(document if difference is None else document | {"diff": difference.as_dict()})
     return OK
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedPreview:
+    session: str
+    config: ContextConfig
+    trigger: str | None
+    compare: bool
+
+
+_Previewed = tuple["Explanation", list[dict[str, Any]], "Explanation | None"]
+"""The preview, its parts, and the context to compare it with."""
+
+
+def _preview_on_server(client: Client, wanted: _WantedPreview, file: Path) -> _Previewed:
+    import orjson
+
+    contexts, consumer = _server_contexts(client), wanted.config.consumer_id
+    document = orjson.loads(file.read_bytes())
+    previewed = contexts.preview(wanted.session, document, consumer, wanted.trigger)
+    before = None
+    if wanted.compare:
+        before = contexts.explain_trigger(wanted.session, consumer, previewed.explanation.trigger_id)
+    return previewed.explanation, previewed.parts or [], before
+
+
+def _preview_stored(settings: Settings, named: UUID | None, wanted: _WantedPreview) -> _Previewed:
+    from breadcrumbs.context_builder.preview import PreviewInput, preview
+    from breadcrumbs.runtime.breadcrumb.ids import parse_id
+
+    session, config = wanted.session, wanted.config
+    trigger_id = None if wanted.trigger is None else parse_id(wanted.trigger, what="--trigger")
+
+    async def make_preview(store: Store) -> _Previewed:
+        whose = _choose_owner(settings, named)
+        previewed = await preview(store, PreviewInput(whose, session, config, trigger_id))
+        explained, before = previewed.explanation, None
+        if wanted.compare:
+            before = await _shown_context(store, whose, session, config.consumer_id, explained.trigger_id)
+        return explained, previewed.parts, before
+
+    return _on_store(settings, make_preview)
 
 
 def _print_preview(explained: Explanation, difference: Difference | None) -> None:
@@ -416,6 +489,8 @@ def context_diff(
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
+    url: ContextUrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compare two contexts: + added, - removed, ~ moved or changed.
@@ -425,20 +500,22 @@ def context_diff(
     crumb context diff demo other-session
     """
     from breadcrumbs.context_builder.diff import diff
-    from breadcrumbs.context_builder.explain import explain
 
-    settings, named = _load_settings(config, data, redis), read_owner(owner)
-
-    async def compare_contexts(store: Store) -> Difference:
-        whose = _choose_owner(settings, named)
-
-        async def read_context(reference: str) -> Explanation:
-            of, version = _split_reference(reference)
-            return await explain(store, whose, await _find_context(store, whose, of, consumer), version)
-
-        return diff(await read_context(old), await read_context(new))
-
-    difference = _on_store(settings, compare_contexts)
+    place = _choose_place(_Place(config, data, redis, owner, url))
+    references = (_split_reference(old), _split_reference(new))
+    if isinstance(place, str):
+        with open_client(place, token) as client:
+            contexts = _server_contexts(client)
+            before, after = (
+                contexts.explain(of, version, consumer).explanation for of, version in references
+            )
+    else:
+        named = read_owner(owner)
+        before, after = (
+            _explain_stored(place, named, (of, version, consumer), parts=False).explanation
+            for of, version in references
+        )
+    difference = diff(before, after)
     if for_people(as_json):
         from breadcrumbs.cli.explanations import print_difference
 
@@ -508,7 +585,65 @@ async def _audit(store: Store, owner: UUID | None, history: bool) -> AuditReport
         )
 
 
-# The store
+# The server or the store
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The options that decide where contexts are read."""
+
+    config: Path | None
+    data: Path | None
+    redis: str | None
+    owner: str | None
+    url: str | None
+
+
+def _choose_place(given: _Place) -> Settings | str:
+    """Return the URL of the server to ask, or the settings of the store to read.
+
+    Settings that name a store or API keys are those of the server itself, so its store is within reach.
+    """
+    of_store = given.data is not None or given.redis is not None or given.owner is not None
+    if of_store and given.url is not None:
+        raise UsageError("--url asks a server, but --data, --redis and --owner read a store: use one of them")
+    if not of_store and (named := given.url or os.environ.get("CRUMB_URL")):
+        return named
+    settings = _load_settings(given.config, given.data, given.redis)
+    if of_store or settings.data or settings.redis or settings.api_keys:
+        return settings
+    url = local_url(settings.host, settings.port)
+    if _is_server(url):
+        return url
+    _check_data(settings, url)
+    return settings
+
+
+def _check_data(settings: Settings, url: str) -> None:
+    """Raise `CommandError` if there is neither a server nor data without one."""
+    from breadcrumbs.composition.storage import data_directory, has_data
+
+    if not has_data(directory := data_directory(settings)):
+        raise CommandError(
+            f"no server at {url}, and no data in {directory}. Start one with: {command()} up. For another server use "
+            "--url or CRUMB_PORT, for other data --data or --redis"
+        )
+
+
+def _is_server(url: str) -> bool:
+    """Return whether a Breadcrumbs server answers. This takes no time if nothing listens there."""
+    try:
+        with open_client(url, token="") as client:
+            client.request("GET", "/health")
+    except BreadcrumbsError:
+        return False
+    return True
+
+
+def _server_contexts(client: Client) -> ServerContexts:
+    from breadcrumbs.cli.context_reader import ServerContexts
+
+    return ServerContexts(client)
 
 
 def _load_settings(config: Path | None, data: Path | None, redis: str | None) -> Settings:

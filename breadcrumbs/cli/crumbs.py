@@ -14,6 +14,8 @@ from uuid import uuid4
 import typer
 
 from breadcrumbs.cli.client import check_encodable, command_errors, next_page, open_client, path_of, send_json
+from breadcrumbs.cli.completion import breadcrumb_ids, session_names
+from breadcrumbs.cli.id_prefixes import find_breadcrumb, unique_length
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
     AnyTagsOption,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 
 _POST_RETRIES = 3
+_TITLE_WIDTH = 24
+"""Columns for titles. A list with less space for them shortens the ids."""
 _METADATA = frozenset(
     (
         "id",
@@ -80,7 +84,10 @@ def post(
         str | None,
         typer.Argument(help="Text of the message, stored in context.message. - reads standard input."),
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="Session of the breadcrumb.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", "-s", help="Session of the breadcrumb.", autocompletion=session_names),
+    ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", help="Schema name. [default for a text: user.message.v1]")
     ] = None,
@@ -228,7 +235,9 @@ def _print_posted(written: dict[str, Any], session: str | None, replayed: bool) 
 
 @commands.command()
 def get(
-    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    id: Annotated[
+        str, typer.Argument(help="Id of the breadcrumb, or its beginning.", autocompletion=breadcrumb_ids)
+    ],
     full: Annotated[
         bool, typer.Option("--full", help="Show all fields, not only those that a model sees.")
     ] = False,
@@ -240,10 +249,10 @@ def get(
 
     \b
     crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
-    crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b --full | jq .context
+    crumb get 0197a3c4-5e6f --full | jq .context
     """
     with open_client(url, token) as client:
-        path = path_of("breadcrumbs", id, *(("full",) if full else ()))
+        path = path_of("breadcrumbs", find_breadcrumb(client, id), *(("full",) if full else ()))
         document = client.request("GET", path).json()
     if for_people(as_json):
         _print_breadcrumb(document)
@@ -295,7 +304,8 @@ def list_(
     \b
     crumb list --session demo
     crumb list --schema agent.response.v1 --since 1h
-    crumb list --tag extension:chat --any-tag red --any-tag blue --all | jq -r '.[].id'
+    crumb list --tag extension:chat --any-tag red --any-tag blue
+    crumb list --session demo --all | jq -r '.[].id'
 
     A breadcrumb must match all filters. Of several --any-tag, one match is enough.
     """
@@ -321,9 +331,19 @@ def _show_list(documents: Iterator[Mapping[str, Any]], with_context: bool, as_js
     if not for_people(as_json):
         print_array(documents)
     elif rows := [_row_cells(document, with_context) for document in documents]:
-        print_columns(rows, ("dim", "cyan", "dim", "magenta", "green"))
+        _print_rows(rows)
     else:
         say("nothing found")
+
+
+def _print_rows(rows: list[list[str]]) -> None:
+    """Print a table. If it is wider than the terminal, the ids are shortened to unique beginnings."""
+    headers = ("created", "id", "v", "schema", "session", "title")
+    widths = [max(len(row[column]) for row in (headers, *rows)) for column in range(5)]
+    if sum(widths) + 2 * 5 + _TITLE_WIDTH > console().width:
+        length = unique_length([row[1] for row in rows])
+        rows = [[row[0], row[1][:length], *row[2:]] for row in rows]
+    print_columns(rows, ("dim", "cyan", "dim", "magenta", "green"), headers)
 
 
 def _row_cells(item: Mapping[str, Any], with_context: bool) -> list[str]:
@@ -335,7 +355,7 @@ def _row_cells(item: Mapping[str, Any], with_context: bool) -> list[str]:
     cells = (
         shown_time(item["created_at"]),
         item["id"],
-        f"v{item['version']}",
+        str(item["version"]),
         item.get("schema_name", "-"),
         _session_in(item["tags"]) or "-",
         gist,
@@ -442,7 +462,9 @@ def _event_gist(event: Mapping[str, Any]) -> str:
 
 @commands.command()
 def history(
-    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    id: Annotated[
+        str, typer.Argument(help="Id of the breadcrumb, or its beginning.", autocompletion=breadcrumb_ids)
+    ],
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
@@ -450,10 +472,10 @@ def history(
     """Show the versions of a breadcrumb and their changes.
 
     \b
-    crumb history 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb history 0197a3c4-5e6f
     """
     with open_client(url, token) as client:
-        versions = _read_versions(client, id)
+        versions = _read_versions(client, find_breadcrumb(client, id))
     if for_people(as_json):
         _print_versions(versions)
     else:
@@ -510,7 +532,14 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
 
 @commands.command()
 def delete(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Ids of the breadcrumbs, or their beginnings.",
+            autocompletion=breadcrumb_ids,
+        ),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
@@ -522,11 +551,12 @@ def delete(
     crumb delete 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
     crumb list --session old --all | jq -r '.[].id' | xargs crumb delete --yes
     """
-    what = ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
-    if not yes and not confirm(f"Delete {what} with all versions?"):
-        return PROBLEM
     with open_client(url, token) as client:
-        results = [_delete_one(client, id) for id in ids]
+        whole_ids = [find_breadcrumb(client, id) for id in ids]
+        what = whole_ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
+        if not yes and not confirm(f"Delete {what} with all versions?"):
+            return PROBLEM
+        results = [_delete_one(client, id) for id in whole_ids]
     if for_people(as_json):
         for result in results:
             if result["deleted"]:

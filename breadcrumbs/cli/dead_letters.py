@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from breadcrumbs.cli.client import open_client, path_of
+from breadcrumbs.cli.completion import dead_letter_ids
+from breadcrumbs.cli.id_prefixes import choose_id, is_id_prefix
 from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import OK, UsageError, console, for_people, one_line, print_json, say, shown_time
 
@@ -25,7 +27,10 @@ commands = typer.Typer(
     """,
 )
 
-LetterIdsArgument = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
+LetterIdsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids of dead letters, or their beginnings.", autocompletion=dead_letter_ids),
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
@@ -115,4 +120,9 @@ def delete_letters(
 def _chosen_ids(client: Client, ids: list[str], every: bool) -> list[str]:
     if every == bool(ids):
         raise UsageError("add the ids of dead letters or --all: crumb dead-letters list shows the ids")
-    return [letter["id"] for letter in client.request("GET", "/dlq").json()] if every else ids
+    if not every and not any(is_id_prefix(id) for id in ids):
+        return ids
+    letters = [(letter["id"], letter["last_error"]) for letter in client.request("GET", "/dlq").json()]
+    if every:
+        return [id for id, _ in letters]
+    return [choose_id(id, letters, "dead letter") if is_id_prefix(id) else id for id in ids]

@@ -9,6 +9,7 @@ import typer
 from breadcrumbs.cli.client import command_errors, open_client
 from breadcrumbs.cli.options import ConfigOption, DataOption, JsonOption, RedisOption
 from breadcrumbs.cli.output import OK, PROBLEM, command, console, for_people, print_json, visible
+from breadcrumbs.cli.server_url import local_url
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def doctor(
     \b
     crumb doctor
     crumb doctor --fix
-    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[] | select(.status == "wrong")'
+    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[].status'
     """
     from breadcrumbs.runtime.maintenance.checks import Finding, check_python
     from breadcrumbs.runtime.settings.settings import load_settings
@@ -53,16 +54,10 @@ def doctor(
         findings.append(Finding("settings", "wrong", str(error), "correct this setting"))
         return _report(findings, as_json)
     findings.append(Finding("settings", "ok", "valid"))
-    api = _check_api(_api_url(settings) if url is None else url)
+    api = _check_api(local_url(settings.host, settings.port) if url is None else url)
     findings.append(api)
     findings += _check_storage(settings, served=api.status == "ok", fix=fix)
     return _report(findings, as_json)
-
-
-def _api_url(settings: Settings) -> str:
-    """Return the URL of the API in these settings. An address for all interfaces becomes the loopback address."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _check_api(url: str) -> Finding:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from breadcrumbs.cli.output import console, escaped, fail, one_line, shown_time, visible
+from breadcrumbs.cli.context_reader import ShownContext
+from breadcrumbs.cli.output import console, escaped, fail, one_line, print_columns, shown_time, visible
 from breadcrumbs.context_builder.audit import AuditReport
 from breadcrumbs.context_builder.diff import Difference
-from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
-from breadcrumbs.context_builder.rebuild import RebuiltContext
+from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_name, part_sizes
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-_BAR_WIDTH = 32
+_BAR_WIDTH = 24
 
 
 def print_explanation(explained: Explanation) -> None:
-    """Print a context: its items, the items left out, and the budget."""
+    """Print a context: its items, the items left out, and the budget. No line is longer than 80 columns if possible."""
     out = console()
     _print_header(out, explained)
     out.print()
     out.print(_budget_bar(explained), markup=False)
-    sizes = part_sizes(explained.items)
-    out.print(
-        "        " + " · ".join(f"{name} {size:,}" for name, size in sizes.items()), style="dim", markup=False
-    )
     out.print()
-    out.print(_items_table(explained.items))
+    for name, items in groupby(explained.items, part_name):
+        _print_part(out, name, list(items))
     if explained.left_out:
         _print_left_out(out, explained)
     for gap in explained.gaps():
@@ -40,47 +37,78 @@ def print_explanation(explained: Explanation) -> None:
 
 
 def _print_header(out: Console, explained: Explanation) -> None:
-    what = (
-        f"context {explained.context_id} version {explained.version}" if explained.context_id else "preview"
-    )
     where = "" if explained.session_id is None else f" · session [bold]{escaped(explained.session_id)}[/]"
-    out.print(f"{what} · consumer [bold]{escaped(explained.consumer_id)}[/]{where}")
+    consumer = f"consumer [bold]{escaped(explained.consumer_id)}[/]{where}"
+    if explained.context_id is None:
+        out.print(f"preview · {consumer}")
+    else:
+        out.print(f"context {explained.context_id} version {explained.version}")
+        out.print(consumer)
+    out.print(f"trigger {explained.trigger_id}", style="dim", markup=False)
     built = f"built {shown_time(explained.made_at)}" if explained.made_at else "not stored"
     out.print(
-        f"{built} · trigger {explained.trigger_id} · data as of {shown_time(explained.as_of)} · "
-        f"config {visible(explained.config)}",
+        f"{built} · data as of {shown_time(explained.as_of)} · config {visible(explained.config)}",
         style="dim",
         markup=False,
     )
 
 
-def _print_left_out(out: Console, explained: Explanation) -> None:
+def _print_part(out: Console, name: str, items: list[ExplainedItem]) -> None:
+    """Print one part. Items are in the order of the prompt; # counts from the newest that the source found."""
+    sizes = part_sizes(items)
+    count = f"{len(items):,} item{'' if len(items) == 1 else 's'}, {sum(sizes.values()):,} tokens"
+    if "attachments" in sizes:
+        count += f", {sizes['attachments']:,} of them in attachments"
+    out.print(f"[bold]{escaped(name)}[/]  [dim]{count}[/]")
+    print_columns(
+        [_item_cells(item) for item in items],
+        ("right dim", "right dim", "dim", "magenta"),
+        ("  #", "tokens", "time", "schema", "  content"),
+    )
     out.print()
-    table = _table("left out", "reason", "tokens", "schema", "title")
-    for left in explained.left_out:
-        what = (
-            "(hidden)" if left.hidden else "(deleted or expired)" if left.gone else one_line(left.title, 60)
+
+
+def _item_cells(item: ExplainedItem) -> tuple[str, ...]:
+    if item.hidden:
+        return ("", f"{item.tokens:,}", "", "", "  (hidden)")
+    words = "(deleted or expired)" if item.gone else _item_words(item)
+    return (
+        str(item.rank),
+        f"{item.tokens:,}",
+        shown_time(item.created_at) if item.created_at else "",
+        _schema_label(item),
+        f"▸ {words}" if item.is_trigger else f"  {words}",
+    )
+
+
+def _print_left_out(out: Console, explained: Explanation) -> None:
+    out.print(f"[bold]left out[/]  [dim]{len(explained.left_out) + explained.left_out_besides:,}[/]")
+    rows = [
+        (
+            f"  {one_line(left.reason, 40)}",
+            "" if left.tokens is None else f"{left.tokens:,}",
+            one_line(f"{left.source}: {left.schema_name or 'no schema'}", 40),
+            "(hidden)" if left.hidden else "(deleted or expired)" if left.gone else one_line(left.title, 400),
         )
-        size = "" if left.tokens is None else f"{left.tokens:,}"
-        cells = (left.source, left.reason, size, left.schema_name or "", what)
-        table.add_row(*(escaped(cell) for cell in cells))
-    out.print(table)
+        for left in explained.left_out
+    ]
+    print_columns(rows, ("yellow", "right dim", "magenta"), ("  reason", "tokens", "source", "title"))
     if explained.left_out_besides:
-        out.print(f"… and {explained.left_out_besides:,} more", style="dim")
+        out.print(f"  … and {explained.left_out_besides:,} more", style="dim")
 
 
-def print_rebuilt(rebuilt: RebuiltContext) -> None:
+def print_parts(shown: ShownContext) -> None:
     """Print the content that the model was shown."""
     out = console()
-    for part in rebuilt.parts:
+    for part in shown.parts or []:
         out.print(f"\n{part['key']} ({part['place']})", style="bold", markup=False)
         for item in part["items"]:
             out.print(f"  {one_line(plain_text(item['content']), 2_000)}", markup=False)
     out.print(
         "\ncomplete: byte for byte what the model was shown"
-        if rebuilt.same
-        else f"\nincomplete: {len(rebuilt.gone)} items that the model was shown no longer exist",
-        style="green" if rebuilt.same else "yellow",
+        if shown.same
+        else f"\nincomplete: {len(shown.gone)} items that the model was shown no longer exist",
+        style="green" if shown.same else "yellow",
     )
 
 
@@ -93,37 +121,19 @@ def _budget_bar(explained: Explanation) -> str:
     )
 
 
-def _items_table(items: list[ExplainedItem]) -> Table:
-    table = _table("place", "source", "rank", "tokens", "time", "content")
-    for item in items:
-        if item.hidden:
-            table.add_row(escaped(item.place), escaped(item.source), "", f"{item.tokens:,}", "", "(hidden)")
-            continue
-        words = "(deleted or expired)" if item.gone else _item_words(item)
-        table.add_row(
-            escaped(item.place),
-            escaped(_source_label(item)),
-            str(item.rank),
-            f"{item.tokens:,}",
-            shown_time(item.created_at) if item.created_at else "",
-            escaped(f"▸ {words}" if item.is_trigger else words),
-            style="bold" if item.is_trigger else None,
-        )
-    return table
-
-
 def _item_words(item: ExplainedItem) -> str:
     """Return the beginning of an item. An attachment begins with its title, a cut item with its size."""
     cut = "" if item.cut is None else f"(cut to {item.cut.kept:,} of {item.cut.of:,} characters) "
     if item.schema_name in ATTACHMENT_SCHEMAS:
-        return one_line(f"attached: {item.title} {cut}{item.excerpt}", 80)
-    return one_line(cut + (item.excerpt or item.title), 80)
+        return one_line(f"attached: {item.title} {cut}{item.excerpt}", 400)
+    return one_line(cut + (item.excerpt or item.title), 400)
 
 
-def _source_label(item: ExplainedItem) -> str:
-    """Return the source of an item, its schema and the tags that matched."""
-    schema = item.schema_name or "no schema"
-    return f"{item.source}: {schema}" + "".join(f" +{tag}" for tag in item.matched)
+def _schema_label(item: ExplainedItem) -> str:
+    """Return the schema of an item and the tags that matched, and its source if the part does not name it."""
+    schema = one_line(item.schema_name or "no schema", 30)
+    source = "" if part_name(item).startswith(item.source) else f"{one_line(item.source, 30)}: "
+    return source + schema + "".join(f" +{one_line(tag, 40)}" for tag in item.matched)
 
 
 def print_difference(difference: Difference) -> None:
@@ -133,22 +143,26 @@ def print_difference(difference: Difference) -> None:
     budget = f"budget {difference.budget[0]:,} → {difference.budget[1]:,}"
     out.print(f"\ntokens {old:,} → {new:,} ({new - old:+,}), {budget}")
     for item in difference.added:
-        out.print(f"+ {_item_line(item)}", style="green", markup=False)
+        _print_change(out, "+", item, "", "green")
     for item, reason in difference.removed:
-        out.print(f"- {_item_line(item)}{f' ({reason})' if reason else ''}", style="red", markup=False)
+        _print_change(out, "-", item, reason or "", "red")
     for item, was, is_now in difference.moved:
-        out.print(f"~ {_item_line(item)} (position {was} → {is_now})", style="yellow", markup=False)
+        _print_change(out, "~", item, f"position {was} → {is_now}", "yellow")
     for before, item in difference.changed:
         what = f"version {before.version} → {item.version}, tokens {before.tokens:,} → {item.tokens:,}"
-        out.print(f"~ {_item_line(item)} ({what})", style="yellow", markup=False)
+        _print_change(out, "~", item, what, "yellow")
     out.print(
         "no difference" if difference.is_empty else f"{difference.unchanged:,} unchanged",
         style="dim",
     )
 
 
-def _item_line(item: ExplainedItem) -> str:
-    return f"{item.place} · {_source_label(item)} · {item.tokens:,} tokens · {one_line(item.excerpt or item.title, 80)}"
+def _print_change(out: Console, mark: str, item: ExplainedItem, what: str, style: str) -> None:
+    """Print one changed item in one line of the terminal, if it is wide enough."""
+    beginning = f"{mark} {part_name(item)} · {_schema_label(item)} · {item.tokens:,} tokens · "
+    end = f" ({what})" if what else ""
+    words = one_line(item.excerpt or item.title, max(20, out.width - len(beginning) - len(end)))
+    out.print(beginning + words + end, style=style, markup=False)
 
 
 def print_report(report: AuditReport) -> None:
@@ -171,13 +185,3 @@ def print_report(report: AuditReport) -> None:
         out.print("no session contains data of another one", style="bold green")
     else:
         out.print(f"{len(report.findings):,} violations", style="bold red")
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        number = name in ("tokens", "rank")
-        table.add_column(name, justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
-    return table

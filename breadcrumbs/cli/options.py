@@ -9,17 +9,43 @@ from uuid import UUID
 
 import typer
 
+from breadcrumbs.cli.completion import session_names
 from breadcrumbs.cli.output import UsageError
+from breadcrumbs.cli.server_url import complete_url
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="Address of the server.")]
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="CRUMB_URL",
+        help="Address of the server. CRUMB_PORT works too.",
+        callback=complete_url,
+    ),
+]
 TokenOption = Annotated[
     str | None,
     typer.Option("--token", envvar="CRUMB_TOKEN", help="Token. CRUMB_API_KEY works too.", show_default=False),
 ]
+UserOption = Annotated[
+    str | None,
+    typer.Option("--user", help="Act as this user: see and write only what belongs to the user."),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer, 0 for no limit.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on a terminal too.")]
-SessionOption = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", "-s", help="Only this session.", autocompletion=session_names),
+]
+ContinueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session", "-s", help="Session to continue. [default: a new one]", autocompletion=session_names
+    ),
+]
 SchemaOption = Annotated[
     str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")
 ]

@@ -69,18 +69,28 @@ def print_array(items: Iterable[Any]) -> None:
     sys.stdout.write("[]\n" if opening.startswith("[") else "\n]\n")
 
 
-def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    """Print rows in columns. Only the last column is cut on a narrow terminal, so that ids can be copied."""
+def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str], headers: Sequence[str] = ()) -> None:
+    """Print rows in columns. Only the last column is cut on a narrow terminal, so that ids can be copied.
+
+    Columns whose style begins with `right` are aligned at the right.
+    """
+    from rich.cells import cell_len
     from rich.text import Text
 
     out = console()
-    widths = [max(len(row[column]) for row in rows) for column in range(len(styles))]
+    all_rows = [headers, *rows] if headers else rows
+    widths = [max(cell_len(row[column]) for row in all_rows) for column in range(len(styles))]
     remaining = max(20, out.width - sum(widths) - 2 * len(widths))
-    for row in rows:
+    for row in all_rows:
         line = Text()
+        is_header = row is headers
         for cell, width, style in zip(row, widths, styles, strict=False):
-            line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[-1], remaining))
+            alignment, name = ("right", style[5:].strip()) if style.startswith("right") else ("left", style)
+            padding = " " * (width - cell_len(cell))
+            text = padding + cell if alignment == "right" else cell + padding
+            line.append(text + "  ", style="bold" if is_header else name)
+        line.append(one_line(row[-1], remaining), style="bold" if is_header else "")
+        line.rstrip()
         out.print(line)
 
 

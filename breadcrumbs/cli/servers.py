@@ -82,10 +82,10 @@ def up(
     """Start everything in one process, with an embedded server.
 
     \b
-    crumb up                                     on 127.0.0.1:8081, data in your data directory
-    crumb up --model ollama:llama3.2             with a real model
-    crumb up --port 0 --data ./try               on any free port, data in ./try
-    crumb up --redis redis://:secret@db:6379/0   on your own Redis server
+    crumb up                             on 127.0.0.1:8081, data in your home
+    crumb up --model ollama:llama3.2     with a real model
+    crumb up --port 0 --data ./try       on any free port, data in ./try
+    crumb up --redis redis://db:6379/0   on your own Redis server
 
     Runs the API with the web page, a context builder and an agent runner. Ctrl-C stops it. The data is kept for the
     next start. Only this machine can connect unless API keys are set (see config/crumb.example.toml).
@@ -196,7 +196,7 @@ def run_agents(
 
     \b
     crumb run-agents --redis redis://db:6379/0
-    crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3.2
+    crumb run-agents --agents ./agents --model ollama:llama3.2
     crumb run-agents --load my_agents
 
     After Ctrl-C or SIGTERM it finishes the turns that it has started. Other agent runners take over the rest.

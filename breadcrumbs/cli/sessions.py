@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from breadcrumbs.cli.client import command_errors, open_client, path_of, send_json
+from breadcrumbs.cli.completion import session_names
+from breadcrumbs.cli.id_prefixes import find_message, find_session
 from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import (
     OK,
@@ -44,9 +47,14 @@ commands = typer.Typer(
     """,
 )
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
+SessionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", help="Id of the session, or its beginning.", autocompletion=session_names
+    ),
+]
 MessageIdOption = Annotated[
-    str | None, typer.Option("--message", help="Id of a message.", show_default=False)
+    str | None, typer.Option("--message", help="Id of a message, or its beginning.", show_default=False)
 ]
 
 
@@ -98,13 +106,15 @@ def _print_sessions(sessions: list[dict[str, Any]]) -> None:
         (
             shown_time(session["last_active_at"]),
             visible(session["id"]),
-            f"{session['counts']['messages']} messages",
+            str(session["counts"]["messages"]),
             one_line(session.get("user_id", "-"), 40),
             ("" if session["active"] else "(paused) ") + session.get("title", session.get("summary", "")),
         )
         for session in sessions
     ]
-    print_columns(rows, ("dim", "cyan", "dim", "green"))
+    print_columns(
+        rows, ("dim", "cyan", "right dim", "green"), ("last active", "session", "messages", "user", "title")
+    )
 
 
 @commands.command("show")
@@ -121,7 +131,8 @@ def show_session(
     crumb sessions show demo --json | jq .state
     """
     with open_client(url, token) as client:
-        _show(client.request("GET", path_of("sessions", session)).json(), as_json)
+        path = path_of("sessions", find_session(client, session))
+        _show(client.request("GET", path).json(), as_json)
     return OK
 
 
@@ -219,7 +230,8 @@ def rename_session(
 
 
 def _change(client: Client, session: str, fields: dict[str, Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = send_json(client, "PATCH", path_of("sessions", session), fields).json()
+    path = path_of("sessions", find_session(client, session))
+    changed: dict[str, Any] = send_json(client, "PATCH", path, fields).json()
     return changed
 
 
@@ -259,7 +271,14 @@ def resume_session(
 
 @commands.command("delete")
 def delete_sessions(
-    names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of the sessions.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SESSION...",
+            help="Ids of the sessions. Without --yes, their beginnings.",
+            autocompletion=session_names,
+        ),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
@@ -270,10 +289,12 @@ def delete_sessions(
     \b
     crumb sessions delete demo
     """
-    what = f"session {visible(names[0])}" if len(names) == 1 else f"these {len(names)} sessions"
-    if not yes and not confirm(f"Delete {what} with all messages?"):
-        return PROBLEM
     with open_client(url, token) as client:
+        if not yes:  # --yes takes whole ids only, because demo must not delete demo-2 if there is no demo
+            names = [find_session(client, name) for name in names] if sys.stdin.isatty() else names
+            what = f"session {visible(names[0])}" if len(names) == 1 else f"these {len(names)} sessions"
+            if not confirm(f"Delete {what} with all messages?"):
+                return PROBLEM
         results = [_delete_one(client, name) for name in names]
     if not for_people(as_json):
         print_json(results)
@@ -316,10 +337,11 @@ def fork_session(
 
     \b
     crumb sessions fork demo --id demo-2
-    crumb sessions fork demo --message 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb sessions fork demo --message 0197a3c4-5e6f
     """
-    fields = {"message_id": message, "id": name, "title": title}
     with open_client(url, token) as client:
+        session = find_session(client, session)
+        fields = {"message_id": find_message(client, session, message), "id": name, "title": title}
         _show(_create(client, path_of("sessions", session, "fork"), fields), as_json)
     return OK
 
@@ -336,12 +358,13 @@ def retry_turn(
 
     \b
     crumb sessions retry demo
-    crumb sessions retry demo --message 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb sessions retry demo --message 0197a3c4-5e6f
 
     Without --message, the newest failed turn is retried.
     """
-    document = {} if message is None else {"message_id": message}
     with open_client(url, token) as client:
+        session = find_session(client, session)
+        document = {} if message is None else {"message_id": find_message(client, session, message)}
         retried = send_json(client, "POST", path_of("sessions", session, "retry"), document).json()
     if for_people(as_json):
         say(f"retrying message {retried['message_id']}")
@@ -366,6 +389,7 @@ def session_messages(
     crumb sessions messages demo --all --json | jq -r '.[] | .role + ": " + .text'
     """
     with open_client(url, token) as client:
+        session = find_session(client, session)
         found, more = _read_messages(client, session, None if everything else limit)
     if not for_people(as_json):
         print_array(found)

@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import struct
 import subprocess
 import termios
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 import pytest
 
@@ -46,7 +48,10 @@ class TerminalUser:
             stdout=inner,
             stderr=inner,
             cwd=up.folder,
-            env=environment(CRUMB_URL=up.url, TERM="xterm-256color", **variables),
+            env=environment(
+                **{"CRUMB_URL": up.url, "TERM": "xterm-256color", "XDG_STATE_HOME": f"{up.folder}/{uuid4()}"}
+                | variables
+            ),
             preexec_fn=take_terminal,
         )
         os.close(inner)
@@ -90,18 +95,6 @@ class TerminalUser:
             assert time.monotonic() < deadline, f"no prompt: {self.screen!r}"
             self._read_output()
         time.sleep(0.05)  # readline takes over the terminal shortly after it shows the prompt
-        self.wait_until_it_waits_for_input()
-
-    def wait_until_it_waits_for_input(self) -> None:
-        """Wait until the main thread sleeps.
-
-        CPython handles a signal that arrives while readline processes a key only at the next key. A test that sends
-        Ctrl-C directly after a key must therefore wait.
-        """
-        deadline = time.monotonic() + LIMIT
-        while _main_thread_state(self.process.pid) != "S":
-            assert time.monotonic() < deadline, "the chat does not wait for input"
-            time.sleep(0.01)
 
     def send(self, text: str, session: str) -> str:
         """Type a line, wait for the next prompt, and return the output between."""
@@ -124,14 +117,6 @@ class TerminalUser:
                 self._bytes += os.read(self._terminal, 65536)
             except OSError:  # the process has closed the terminal
                 time.sleep(0.01)
-
-
-def _main_thread_state(pid: int) -> str:
-    """State letter of the process, "S" for sleeping. Systems without /proc count as sleeping."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "S"
 
 
 @pytest.fixture
@@ -244,7 +229,6 @@ def test_ctrl_c_twice_in_a_row_ends_the_chat(up: CrumbUp, name: str) -> None:
         user.wait_for_prompt(name)
         user.type("half a line", enter=False)
         user.wait_for("half a line")
-        user.wait_until_it_waits_for_input()
         user.type(CTRL_C, enter=False)
         user.wait_for("to leave")
         user.wait_for_prompt(name)
@@ -279,6 +263,55 @@ def test_the_up_arrow_recalls_the_last_line(up: CrumbUp, name: str) -> None:
     with Client(up.url) as client:
         said = [message.text for message in client.session(name).messages() if message.role == "user"]
     assert said == ["say: again"] * 2
+
+
+def test_the_up_arrow_recalls_lines_of_an_earlier_chat(up: CrumbUp, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "breadcrumbs" / "chat-history"
+    for line in ("say: first", "say: second"):
+        with TerminalUser(up, "--session", name, XDG_STATE_HOME=str(tmp_path)) as user:
+            user.wait_for_prompt(name)
+            user.send(line, name)
+            user.type("/quit")
+            assert user.wait_for_exit() == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text().splitlines() == ["say: first", "/quit", "say: second", "/quit"]
+    with TerminalUser(up, "--session", name, "--no-history", XDG_STATE_HOME=str(tmp_path)) as user:
+        user.wait_for_prompt(name)
+        user.send("say: private", name)
+        user.type("/quit")
+        assert user.wait_for_exit() == 0
+    assert "private" not in file.read_text()
+    with TerminalUser(up, "--session", name, XDG_STATE_HOME=str(tmp_path)) as user:
+        user.wait_for_prompt(name)
+        user.type(UP * 4, enter=False)
+        user.wait_for("say: first")
+
+
+def test_the_history_file_is_bounded(up: CrumbUp, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "breadcrumbs" / "chat-history"
+    file.parent.mkdir()
+    file.write_text("".join(f"line {number}\n" for number in range(3_000)))
+    with TerminalUser(up, "--session", name, XDG_STATE_HOME=str(tmp_path)) as user:
+        user.wait_for_prompt(name)
+        user.type("/quit")
+        assert user.wait_for_exit() == 0
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1_000 and lines[-1] == "/quit"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_ctrl_c_is_noticed_while_keys_are_processed(up: CrumbUp, name: str) -> None:
+    with TerminalUser(up, "--session", name) as user:
+        user.wait_for_prompt(name)
+        for number in range(40):
+            user.type("some keys to process", enter=False)
+            time.sleep(number * 0.000_05)
+            user.process.send_signal(signal.SIGINT)
+            user.wait_for("to leave", limit=3)
+            user.wait_for_prompt(name)
+            user.type("/help")
+            user.wait_for("like this")
+            user.wait_for_prompt(name)
 
 
 def test_messages_of_others_are_shown_with_the_next_turn(up: CrumbUp, client: Client, name: str) -> None:

@@ -143,7 +143,8 @@ def test_a_terminal_shows_a_table_with_a_budget_bar(filled: Shell, at_a_terminal
     shown = filled.run("context", "explain", "demo", "--parts").stdout
     assert "session demo" in shown and "consumer tester" in shown
     assert "█" in shown and "of 4,000 (0%, estimate)" in shown
-    assert "conversation: agent.response.v1" in shown and "▸ question 2" in shown
+    assert "conversation  5 items, " in shown
+    assert "agent.response.v1" in shown and "▸ question 2" in shown
     assert "byte for byte what the model was shown" in shown
 
 
@@ -200,7 +201,7 @@ def test_a_preview_at_a_terminal(filled: Shell, at_a_terminal: None) -> None:
     edited = filled.file("edited.json", document(formatting={"max_tokens": 8}))
     shown = filled.run("context", "preview", "--session", "demo", "--config", edited, "--diff").stdout
     assert "preview · consumer tester" in shown and "over budget" in shown
-    assert "- conversation · conversation: user.message.v1 · 3 tokens · question 0 (over budget)" in shown
+    assert "- conversation · user.message.v1 · 3 tokens · question 0 (over budget)" in shown
 
 
 def test_an_impossible_preview_is_refused_with_the_reason(filled: Shell) -> None:
@@ -223,7 +224,7 @@ def test_the_difference_of_two_versions(filled: Shell, at_a_terminal: None) -> N
     told = filled.json("context", "diff", "demo@2", "demo@3", "--json")
     assert [item["excerpt"] for item in told["in"]] == ["answer 1", "question 2"] and told["out"] == []
     shown = filled.run("context", "diff", "demo@3", "demo@2").stdout
-    assert "- conversation · conversation: user.message.v1 · 3 tokens · question 2" in shown
+    assert "- conversation · user.message.v1 · 3 tokens · question 2" in shown
     assert "no difference" in filled.run("context", "diff", "demo", "demo@3").stdout
 
 

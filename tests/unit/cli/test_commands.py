@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_group
@@ -13,11 +15,13 @@ from typer.testing import CliRunner, Result
 
 from breadcrumbs import __version__
 from breadcrumbs.cli.app import app
+from breadcrumbs.cli.id_prefixes import unique_length
+from breadcrumbs.cli.server_url import server_url
 
 COMMANDS = list(get_group(app).commands)
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
-    "version", "model", "init", "keys",
+    "version", "model", "init", "keys", "chat", "ask", "completion",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:9"
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
@@ -34,6 +38,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "CRUMB_API_KEY",
         "CRUMB_CONFIG",
         "CRUMB_LAUNCHER",
+        "CRUMB_HOST",
+        "CRUMB_PORT",
     ):
         monkeypatch.delenv(name, raising=False)
 
@@ -165,6 +171,78 @@ def test_an_export_of_a_missing_store_creates_no_directory(tmp_path: Path) -> No
 def test_the_version_is_json_in_a_pipe() -> None:
     result = crumb("version")
     assert result.exit_code == 0 and f'"version": "{__version__}"' in result.stdout
+
+
+def test_the_option_version_prints_one_line() -> None:
+    result = crumb("--version")
+    assert (result.exit_code, result.stdout) == (0, f"crumb {__version__}\n")
+
+
+def command_paths(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from command_paths(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(command_paths(get_group(app))), ids=" ".join)
+def test_the_help_fits_80_columns_and_nothing_is_cut(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = crumb(*path, "--help").stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    listed = shown.partition("Commands:")[2]
+    assert "..." not in listed
+
+
+def test_without_a_server_and_data_a_context_command_names_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CRUMB_URL")
+    monkeypatch.setenv("CRUMB_PORT", "9")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    result = crumb("context", "explain", "demo")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert NOBODY in result.stderr and "no data in" in result.stderr and "--url" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"CRUMB_PORT": "9000"}, "http://127.0.0.1:9000"),
+        ({"CRUMB_HOST": "::", "CRUMB_PORT": "9000"}, "http://[::1]:9000"),
+        ({"CRUMB_HOST": "0.0.0.0"}, "http://127.0.0.1:7000"),
+        ({"CRUMB_URL": "http://other", "CRUMB_PORT": "9000"}, "http://other"),
+        ({}, "http://127.0.0.1:7000"),
+    ],
+)
+def test_variables_have_priority_over_the_settings_file(
+    settings: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("crumb.toml").write_text("port = 7000\n")
+    monkeypatch.delenv("CRUMB_URL")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert server_url() == url
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("port = 0", "--url"), ("port = 'x'", "'x'"), ("port =", "crumb.toml")]
+)
+def test_a_settings_file_without_a_usable_port_is_reported(
+    content: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("crumb.toml").write_text(content)
+    monkeypatch.delenv("CRUMB_URL")
+    result = crumb("list")
+    assert result.exit_code == 1 and says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_ids_are_shortened_to_whole_groups_that_tell_them_apart() -> None:
+    first, second = "01a1eb5a-372e-7008-a4c4-6bf0011ced05", "01a1eb5a-372e-7009-a4c4-6bf0011ced05"
+    assert unique_length([first]) == 13
+    assert unique_length([first, second]) == 18
+    assert unique_length([first, first[:-1] + "6"]) == 36
 
 
 def test_doctor_reports_invalid_settings() -> None:
