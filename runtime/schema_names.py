@@ -55,8 +55,12 @@ An answer cannot have one of these schemas, unless the definition of its agent n
 SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
 """Schemas that identify the author as a user, the runtime or a tool. An agent's answer never has one of these."""
 
+REASONING: Final = "model_reasoning"
+"""Context key of an answer with the reasoning of the model. It is shown to people and never to models."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
+        REASONING,
         "session_id",
         "trigger_id",
         "creator",

@@ -1,7 +1,7 @@
 """How much of each running answer one subscriber has got.
 
-Deltas can be lost, repeated or belong to an earlier attempt. `ShownAnswers.next` turns them into a text without gaps and
-repetitions, or reports that a piece is missing. The missing piece is then read from the store (`answer_joins.py`).
+Deltas can be lost, repeated or belong to an earlier attempt. `ShownAnswers.next` turns them into a text without gaps
+and repetitions, or reports that a piece is missing. The missing piece is then read from the store (`answer_joins.py`).
 """
 
 from __future__ import annotations
