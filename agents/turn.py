@@ -99,7 +99,7 @@ class AgentTurns:
         new, content = await self._make_answer(current)
         ends: Literal["answer", "turn"] = "turn" if last else "answer"
         try:
-            await commit(self._store, turn, request.answer_id, new, content, acknowledge=last, is_answer=True)
+            await commit(self._store, turn, request.answer_id, new, content, ends=ends)
         except StateTooLarge as error:
             # The text was already streamed, so it is stored. The answer records that its state was refused.
             agent_id, trigger = request.definition.agent_id, request.origin.id
