@@ -24,6 +24,7 @@ export {
   EventStream,
   type AnswerDelta,
   type BreadcrumbEvent,
+  type RetryNotice,
   type StreamHandlers,
   type StreamOptions,
   type StreamQuery,

@@ -15,6 +15,7 @@ import { fork, sessionActions, setActive } from "./actions";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
 import { wasCancelled, type Turn } from "./message";
+import { Reasoning, reasoningOf, RetryView } from "./progress";
 import { nameOf } from "./session-list";
 import { ToolCall } from "./tool-call";
 import { Welcome } from "./welcome";
@@ -283,6 +284,7 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
 function Answer({ chat, message }: { chat: Chat; message: Message }) {
   return (
     <article class="said agent" aria-label="Answer" data-id={message.id}>
+      <Reasoning text={reasoningOf(message.context)} />
       <Markdown text={message.text} />
       <footer>
         <button
@@ -340,7 +342,9 @@ function ErrorMessage({
 function DraftView({ draft }: { draft: Draft }) {
   return (
     <article class="said agent draft" aria-label="Answer in progress" aria-busy="true">
-      <Markdown text={draft.text} />
+      <Reasoning text={draft.reasoning} running={!draft.text} />
+      {draft.text && <Markdown text={draft.text} />}
+      {draft.notice ? <RetryView notice={draft.notice} /> : !draft.text && <Thinking />}
     </article>
   );
 }
