@@ -12,10 +12,10 @@ from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.running_answers import Run, SavedAnswer, ended_answers, save_now
 from breadcrumbs.runtime.store.session_deletion import close_session
 from breadcrumbs.runtime.store.store import Store
-from tests.store.contract.base import ALICE, BOB, new
+from tests.store.contract.base import ALICE, BOB, Contract, crumb
 
 
-class RunningAnswers:
+class RunningAnswers(Contract):
     async def test_pieces_are_read_in_order_and_attempts_are_never_mixed(self, store: Store) -> None:
         answer = await _answer(store)
         for number in range(12):
@@ -31,7 +31,9 @@ class RunningAnswers:
         (found,) = await running_answers.read(store, ALICE, "s")
         assert found.pieces == [b"new"], "a piece after a gap must not be read"
 
-    async def test_a_running_answer_is_visible_only_in_its_session_and_to_its_owner(self, store: Store) -> None:
+    async def test_a_running_answer_is_visible_only_in_its_session_and_to_its_owner(
+        self, store: Store
+    ) -> None:
         await save_now(store, await _answer(store), b"head", 0, b"text")
         assert await running_answers.read(store, BOB, "s") == []
         assert await running_answers.read(store, ALICE, "other") == []
@@ -85,4 +87,4 @@ async def _commit(store: Store, answer: SavedAnswer, fence: Fence) -> None:
 
 
 def _new(title: str) -> BreadcrumbCreate:
-    return new(title=title, tags=["session:s"])
+    return crumb(title=title, tags=["session:s"])
