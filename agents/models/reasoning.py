@@ -7,10 +7,12 @@ text instead, as `<think>…</think>` at the beginning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 _FIELDS: Final = ("reasoning_content", "reasoning")
 _OPEN, _CLOSE = "<think>", "</think>"
+
+_State: TypeAlias = Literal["start", "thinking", "after", "answer"]
 
 
 def reasoning_in(message: Mapping[str, Any]) -> str:
@@ -25,7 +27,7 @@ class ThinkSplitter:
     """Splits a streamed text that can begin with `<think>…</think>`."""
 
     def __init__(self) -> None:
-        self._state: Literal["start", "thinking", "after", "answer"] = "start"
+        self._state: _State = "start"
         self._held = ""
         """Text that can be the beginning of a tag."""
         self._thought: list[str] = []
@@ -36,17 +38,15 @@ class ThinkSplitter:
             return "", text
         self._held += text
         reasoning = ""
-        if self._state == "start" and not self._find_start():
-            return "", self._take() if self._state == "answer" else ""
+        if self._state == "start":
+            self._state = self._state_after_start()
         if self._state == "thinking":
             reasoning = self._take_reasoning()
             self._thought.append(reasoning)
         if self._state == "after":
             self._held = self._held.lstrip()
-            if self._held:
-                self._state = "answer"
-                return reasoning, self._take()
-        return reasoning, ""
+            self._state = "answer" if self._held else "after"
+        return reasoning, self._take() if self._state == "answer" else ""
 
     def end(self, *, complete: bool) -> str:
         """Return the rest of the answer when the reply has ended.
@@ -58,15 +58,13 @@ class ThinkSplitter:
             return "".join([_OPEN, *self._thought, self._take()])
         return self._take() if self._state in ("start", "answer") else ""
 
-    def _find_start(self) -> bool:
-        """Return whether the text begins with the tag. Without it, all text is the answer."""
+    def _state_after_start(self) -> _State:
+        """Remove the tag at the beginning. Without it, all text is the answer."""
         begin = self._held.lstrip()
         if begin.startswith(_OPEN):
-            self._state, self._held = "thinking", begin[len(_OPEN) :]
-            return True
-        if not _OPEN.startswith(begin):
-            self._state = "answer"
-        return False
+            self._held = begin[len(_OPEN) :]
+            return "thinking"
+        return "start" if _OPEN.startswith(begin) else "answer"
 
     def _take_reasoning(self) -> str:
         reasoning, closed, rest = self._held.partition(_CLOSE)

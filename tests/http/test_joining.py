@@ -191,7 +191,7 @@ async def test_a_repeated_request_joins_the_answer_with_wait(standalone_server: 
         chatting(standalone_server.url, model) as (site, _),
         httpx.AsyncClient(base_url=site.url) as client,
     ):
-        request = {
+        request: dict[str, Any] = {
             "url": "/sessions/s/messages",
             "json": {"message": "Hello"},
             "headers": {"Idempotency-Key": "k", "Accept": "text/event-stream"},

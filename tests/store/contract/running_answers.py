@@ -87,4 +87,4 @@ async def _commit(store: Store, answer: SavedAnswer, fence: Fence) -> None:
 
 
 def _new(title: str) -> BreadcrumbCreate:
-    return crumb(title=title, tags=["session:s"])
+    return crumb(title=title, session="s")
