@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import anyio
@@ -27,18 +27,20 @@ async def commit(
     new: BreadcrumbCreate,
     content: Content | None = None,
     *,
-    acknowledge: bool = False,
+    ends: Literal["nothing", "answer", "turn"] = "nothing",
 ) -> None:
     """Write a breadcrumb with the fence of the turn.
 
+    An answer ends its text so far. The last answer also ends the turn: the write acknowledges the event.
     Retries while the store is unavailable, so that the model or the tool need not run again.
     """
     pause = _FIRST_PAUSE_SECONDS
+    acknowledge = ends == "turn"
     while True:
         try:
             # Shielded: after a cancellation it would be unknown whether the breadcrumb was written.
             with anyio.CancelScope(shield=True):
-                fence = turn.fence(acknowledge=acknowledge)
+                fence = turn.fence(acknowledge=acknowledge, answer=id if ends == "answer" else None)
                 written = await store.create(
                     turn.event.owner_id, new, options=CreateOptions(content=content, fence=fence), id=id
                 )

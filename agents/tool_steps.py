@@ -15,7 +15,15 @@ import orjson
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.commit import commit
-from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, OnDelta, PromptMessage, ToolCall
+from breadcrumbs.agents.models.base import (
+    CallObserver,
+    Model,
+    ModelReply,
+    ModelRequest,
+    OnDelta,
+    PromptMessage,
+    ToolCall,
+)
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
@@ -80,7 +88,11 @@ class ToolSteps:
         self._inherited = inherited
 
     async def run(
-        self, request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta
+        self,
+        request: AnswerRequest,
+        messages: tuple[PromptMessage, ...],
+        on_delta: OnDelta,
+        observer: CallObserver | None = None,
     ) -> list[str]:
         """Call the model and its tools until the model calls no tool. Return its texts, the answer last."""
         definition, model = request.definition, self._model_of(request.agent)
@@ -89,7 +101,7 @@ class ToolSteps:
         texts: list[str] = []
         for step in range(definition.max_steps):
             reply = await model.complete(
-                ModelRequest(messages, specs, definition.temperature, definition.max_tokens),
+                ModelRequest(messages, specs, definition.temperature, definition.max_tokens, observer),
                 _after_paragraph(on_delta) if texts else on_delta,
             )
             uses = _tool_uses(request, reply, toolbox, step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import anyio
@@ -37,11 +37,17 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events.deltas import DeltaWriter
+from breadcrumbs.runtime.events.notices import Notice
+from breadcrumbs.runtime.schema_names import REASONING
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
 _log = structlog.get_logger("breadcrumbs.agents")
+
+_KEPT_AFTER_TIMEOUT_SECONDS: Final = 60.0
+"""The text so far is kept for the timeout of the agent and this time, in case the worker dies."""
+_MAX_FAILING_ANSWERS: Final = 10_000
 
 PromptParts: TypeAlias = Sequence[dict[str, Any]]
 """The parts of a context, as JSON objects."""
@@ -75,6 +81,8 @@ class AgentTurns:
         self._refresh = refresh
         self._inherited = inherited
         self._remote = remote
+        self._failures: dict[UUID, int] = {}
+        """Number of failed model calls and attempts of each answer, for notices."""
 
     async def answer(self, request: AnswerRequest, recent_answers: RecentAnswers, *, last: bool) -> None:
         """Answer a trigger, unless it is already answered, cancelled or deleted.
@@ -89,8 +97,9 @@ class AgentTurns:
             return
         await self._check_quota(request.owner)
         new, content = await self._make_answer(current)
+        ends: Literal["answer", "turn"] = "turn" if last else "answer"
         try:
-            await commit(self._store, turn, request.answer_id, new, content, acknowledge=last)
+            await commit(self._store, turn, request.answer_id, new, content, ends=ends)
         except StateTooLarge as error:
             # The text was already streamed, so it is stored. The answer records that its state was refused.
             agent_id, trigger = request.definition.agent_id, request.origin.id
@@ -100,9 +109,9 @@ class AgentTurns:
                 trigger=trigger,
                 error=str(error),
             )
-            await commit(
-                self._store, turn, request.answer_id, without_state_change(new, error), acknowledge=last
-            )
+            plain = without_state_change(new, error)
+            await commit(self._store, turn, request.answer_id, plain, ends=ends)
+        self._failures.pop(request.answer_id, None)
 
     async def _current_request(
         self, request: AnswerRequest, recent_answers: RecentAnswers
@@ -162,42 +171,73 @@ class AgentTurns:
             if definition.when_busy == "merge"
             else None
         )
-        answer: Answer | None = None
+        writer = self._delta_writer(request)
+        observer = _Observer(writer, lambda reason, seconds: self._notice(request, reason, seconds))
         try:
-            with anyio.move_on_after(definition.timeout_seconds):
-                answer = await self._run_agent(request)
-        except ModelError as error:
-            raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
-        if answer is None:
-            raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
+            answer = await self._run_in_time(request, writer, observer)
+        except Exception:
+            request.turn.on_retry = observer.failed
+            raise
         fields = _runtime_fields(request, merged) | answer.runtime_fields
+        reasoning = {REASONING: writer.reasoning} if writer.reasoning else {}
         problem: InvalidInput | None = None
         # A model can add fields that cannot be stored. Then only the text is stored.
-        for candidate in (answer, Answer(answer.text)):
+        for candidate, more in (
+            (answer, reasoning),
+            (Answer(answer.text), reasoning),
+            (Answer(answer.text), {}),
+        ):
             try:
-                new = answer_breadcrumb(candidate, definition, trigger.tags, fields, self._inherited)
+                new = answer_breadcrumb(
+                    candidate, definition, trigger.tags, {**fields, **more}, self._inherited
+                )
                 return new, self._store.content(new)
             except InvalidInput as error:
                 problem = error
         raise TurnFailed(f"the answer cannot be stored: {problem}") from problem
 
-    async def _run_agent(self, request: AnswerRequest) -> Answer:
+    def _delta_writer(self, request: AnswerRequest) -> DeltaWriter:
+        turn, definition, answer_id = request.turn, request.definition, request.answer_id
+        return DeltaWriter(
+            self._store,
+            turn.event,
+            definition.agent_id,
+            request.origin.id,
+            str(answer_id),
+            turn.saving(answer_id, definition.timeout_seconds + _KEPT_AFTER_TIMEOUT_SECONDS),
+        )
+
+    def _notice(self, request: AnswerRequest, reason: str, seconds: float) -> Notice:
+        if len(self._failures) > _MAX_FAILING_ANSWERS:
+            self._failures.clear()
+        failures = self._failures[request.answer_id] = self._failures.get(request.answer_id, 0) + 1
+        return Notice.of(reason, seconds, attempt=failures + 1, now=self._store.now())
+
+    async def _run_in_time(self, request: AnswerRequest, writer: DeltaWriter, observer: _Observer) -> Answer:
+        """Run the agent within its timeout. Raises `TurnFailed` if there is no answer."""
+        definition = request.definition
+        try:
+            with anyio.move_on_after(definition.timeout_seconds):
+                return await self._run_agent(request, writer, observer)
+        except ModelError as error:
+            raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
+        raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
+
+    async def _run_agent(self, request: AnswerRequest, writer: DeltaWriter, observer: _Observer) -> Answer:
         """Call the function, the remote server or the model of the agent."""
-        definition, origin = request.definition, request.origin
+        definition = request.definition
         parts = request.trigger.context.get("parts") if request.is_context else None
         if parts is None:
             parts = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
-        async with DeltaWriter(
-            self._store, request.turn.event, definition.agent_id, origin.id, str(request.answer_id)
-        ) as deltas:
+        async with writer as deltas:
             if request.agent.function is not None:
                 call = _function_call(request, messages, deltas.write)
                 reply = await _call_function(definition.agent_id, request.agent.function, call)
                 return function_answer(definition.agent_id, reply)
             if definition.kind == "adk":
                 return await self._run_remote(request, parts, deltas.write)
-            *before, last = await self._steps.run(request, messages, deltas.write)
+            *before, last = await self._steps.run(request, messages, deltas.write, observer)
         answer = parse_answer(check_text(last))
         creator = {**_creator(definition), "model": self._steps.model_name(request)}
         # Store exactly the text that was streamed.
@@ -213,6 +253,25 @@ class AgentTurns:
             raise TurnFailed(f"{agent_id} runs on an ADK server, which is not available in this process")
         remote = await self._remote(request, parts, on_delta)
         return replace(parse_answer(check_text(remote.text)), runtime_fields=remote.runtime_fields)
+
+
+class _Observer:
+    """Passes the reasoning of a model and its failures to the clients of an answer."""
+
+    def __init__(self, writer: DeltaWriter, notice: Callable[[str, float], Notice]) -> None:
+        self._writer = writer
+        self._notice = notice
+
+    async def reason(self, text: str) -> None:
+        await self._writer.reason(text)
+
+    def retrying(self, reason: str, seconds: float) -> None:
+        """Tell the clients that the model is called again."""
+        self._writer.notify(self._notice(reason, seconds))
+
+    def failed(self, error: Exception, seconds: float) -> None:
+        """Tell the clients that the turn is attempted again."""
+        self.retrying(error_reason(error), seconds)
 
 
 def _is_beyond_hop_limit(request: AnswerRequest) -> bool:

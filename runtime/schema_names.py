@@ -59,8 +59,12 @@ SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
 ATTACHMENT_SCHEMAS: Final = frozenset((PAGE_CONTENT,))
 """Schemas that a user attaches to a message. An attachment belongs to the next message of its session."""
 
+REASONING: Final = "model_reasoning"
+"""Context key of an answer with the reasoning of the model. It is shown to people and never to models."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
+        REASONING,
         "session_id",
         "trigger_id",
         "creator",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
@@ -44,6 +44,18 @@ class ToolSpec:
     parameters: dict[str, Any]
 
 
+class CallObserver(Protocol):
+    """Is told about a model call while it runs. A model that cannot tell does not use it."""
+
+    async def reason(self, text: str) -> None:
+        """Take the next piece of the model's reasoning. It is not part of the reply's text."""
+        ...
+
+    def retrying(self, reason: str, seconds: float) -> None:
+        """Note that a call failed and is repeated after some seconds. `reason` contains no secrets."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """The input of a model call. Options that are None are left to the model's default."""
@@ -52,6 +64,7 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     temperature: float | None = None
     max_tokens: int | None = None
+    observer: CallObserver | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

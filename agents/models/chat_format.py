@@ -23,9 +23,12 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
     TransientModelError,
 )
+from breadcrumbs.agents.models.reasoning import ThinkSplitter, reasoning_in
 from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
+
+_MAX_REASONING_CHARACTERS = 1 << 16
 
 _PORTABLE_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -136,6 +139,9 @@ class ReplyBuilder:
         self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
         self._refused = False
+        self._think = ThinkSplitter()
+        self._reasoning = ""
+        self._reasoning_size = 0
 
     @property
     def finished(self) -> bool:
@@ -162,7 +168,15 @@ class ReplyBuilder:
     def end(self) -> str:
         """Return the rest of the text: a first half of a surrogate pair without its second half."""
         rest, self._half_character = self._half_character, ""
-        return self._append_text(_without_surrogates(rest))
+        reasoning, text = self._think.feed(_without_surrogates(rest))
+        self._add_reasoning(reasoning)
+        complete = self._finish_reason == "stop" and not self._pieces and not self._calls
+        return self._append_text(text + self._think.end(complete=complete))
+
+    def take_reasoning(self) -> str:
+        """Return the reasoning since the last call. It is not part of the reply."""
+        reasoning, self._reasoning = self._reasoning, ""
+        return reasoning
 
     def reply(self) -> ModelReply:
         """Return the complete reply. Raises `ModelError` if it has neither text nor tool calls."""
@@ -220,7 +234,15 @@ class ReplyBuilder:
             for position, call in enumerate(calls):
                 if isinstance(call, dict):
                     self._add_call(call, position)
-        return self._append_text(self._join_surrogates(text))
+        self._add_reasoning(_without_surrogates(reasoning_in(message)))
+        reasoning, text = self._think.feed(self._join_surrogates(text))
+        self._add_reasoning(reasoning)
+        return self._append_text(text)
+
+    def _add_reasoning(self, text: str) -> None:
+        text = text[: _MAX_REASONING_CHARACTERS - self._reasoning_size]
+        self._reasoning_size += len(text)
+        self._reasoning += text
 
     def _join_surrogates(self, text: str) -> str:
         """Hold back half a surrogate pair. Servers that split text by UTF-16 units send an emoji in two halves."""

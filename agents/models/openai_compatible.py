@@ -123,13 +123,16 @@ class _ModelCall:
                 wait = self._retry_pause(retries, error.retry_after)
                 if self._has_sent_delta or retries > self._limits.retries or wait is None:
                     raise
+                reason = self._endpoint.safe_reason(error.reason)
                 _log.warning(
                     "model call failed, retrying",
                     model=self._model.name,
-                    reason=self._endpoint.safe_reason(error.reason),
+                    reason=reason,
                     wait=round(wait, 3),
                     retry=retries,
                 )
+                if self._request.observer is not None:
+                    self._request.observer.retrying(f"{self._model.name}: {reason}", wait)
             await anyio.sleep(wait)
 
     def _retry_pause(self, retries: int, requested: float | None) -> float | None:
@@ -236,7 +239,9 @@ class _ModelCall:
                 f"the response is a web page, not JSON: check the URL. {show_excerpt(body)}", retry=False
             )
         if not start.startswith((b"data:", b"event:", b":")):
-            await self._send_delta(builder.add_whole(body))
+            text = builder.add_whole(body)
+            await self._send_reasoning(builder)
+            await self._send_delta(text)
             return
         parser = Parser()
         rest = [*read_events(parser, body), last_event(parser)]
@@ -254,8 +259,14 @@ class _ModelCall:
             return True
         text = builder.add_chunk(event)
         self.answering = True
+        await self._send_reasoning(builder)
         await self._send_delta(text)
         return False
+
+    async def _send_reasoning(self, builder: ReplyBuilder) -> None:
+        reasoning, observer = builder.take_reasoning(), self._request.observer
+        if reasoning and observer is not None:
+            await observer.reason(reasoning)
 
     async def _send_delta(self, text: str) -> None:
         if text and self._on_delta is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from breadcrumbs.cli.line_input import read_line
 from breadcrumbs.cli.output import console, fail, one_line, say, visible
-from breadcrumbs.client.values import ChatMessage, Delta
+from breadcrumbs.client.values import ChatMessage, Delta, RetryNotice
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -140,6 +140,11 @@ class TerminalDisplay:
         if delta.offset > len(self._partial_text):
             return  # a piece was lost, so the region does not change until the answer arrives
         self._partial_text = self._partial_text[: delta.offset] + delta.text
+        if delta.notice is not None:
+            self.show_aside(_notice_line(delta.notice))
+            return
+        if not self._partial_text:
+            return  # only reasoning so far
         if self._live is None:
             from rich.live import Live
 
@@ -189,6 +194,10 @@ class TerminalDisplay:
         from rich.text import Text
 
         self._out.print(Text(visible(text), style=style))
+
+
+def _notice_line(notice: RetryNotice) -> str:
+    return f"{notice.reason}. Attempt {notice.attempt} in {notice.retry_in:.0f} s …"
 
 
 def choose_display() -> Display:

@@ -75,10 +75,20 @@ class ShownText:
         self._text = ""
         self._last: Delta | None = None
 
-    def add(self, delta: Delta) -> None:
+    def add(self, delta: Delta) -> Delta | None:
+        """Return the new part of a delta, or None if it has none.
+
+        After a reconnect, the server sends the text so far again.
+        """
         same = self._last is not None and self._last.breadcrumb_id == delta.breadcrumb_id
-        self._text = (self._text[: delta.offset] if same else "") + delta.piece
-        self._last = delta
+        before = self._text if same else ""
+        text = before[: delta.offset] + delta.piece
+        if same and delta.notice is None and before.startswith(text):
+            return None if delta.piece else delta
+        self._text, self._last = text, delta
+        if before and text.startswith(before) and delta.offset < len(before):
+            return replace(delta, offset=len(before), piece=text[len(before) :])
+        return delta
 
     def rest_of(self, answer: Answer) -> Delta | None:
         """Return the end of the answer that no delta has shown, or None.

@@ -118,8 +118,22 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryNotice:
+    """A model failed and is called again."""
+
+    attempt: int
+    """Number of the attempt that follows."""
+    reason: str
+    retry_in: float
+    """Seconds until the next attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta(Event):
-    """A piece of an answer that is being written. Deltas can get lost, answers cannot."""
+    """A piece of an answer that is being written. Deltas can get lost, answers cannot.
+
+    A client that joins in the middle gets the whole text so far as one delta with offset 0.
+    """
 
     agent_id: str
     trigger_id: str
@@ -127,6 +141,10 @@ class Delta(Event):
     offset: int
     """Number of characters before this piece. It returns to 0 if the agent starts again."""
     piece: str
+    reasoning: str = ""
+    """A piece of the model's reasoning, which is not part of the answer."""
+    notice: RetryNotice | None = None
+    """The last failure of the model, until it writes again."""
 
     @property
     def text(self) -> str:
@@ -246,6 +264,12 @@ def session_info_of(document: Mapping[str, Any]) -> SessionInfo:
     )
 
 
+def _notice_of(document: Mapping[str, Any] | None) -> RetryNotice | None:
+    if document is None:
+        return None
+    return RetryNotice(attempt=document["attempt"], reason=document["reason"], retry_in=document["retry_in"])
+
+
 def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
     """Return the event in the data of a server-sent event."""
     kind = str(payload.get("type", ""))
@@ -262,6 +286,8 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
             trigger_id=payload["trigger_id"],
             offset=payload["offset"],
             piece=payload["text"],
+            reasoning=payload.get("reasoning", ""),
+            notice=_notice_of(payload.get("notice")),
             document=payload,
         )
     # For RCRT clients the server sends the type of an update also for a create. `operation` is exact.

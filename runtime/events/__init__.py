@@ -8,6 +8,7 @@ __all__ = [
     "deltas",
     "event",
     "log",
+    "notices",
     "positions",
     "reader",
 ]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
-from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS
+from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS, REASONING
 
 
 def withheld_reason(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
@@ -41,5 +41,8 @@ def find_hints(
 
 def model_content(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the content as a model sees it, with hints applied and hidden keys removed."""
-    content = apply_hints(crumb.context, hints) if hints else crumb.context
+    context = crumb.context
+    if REASONING in context:  # removed before the hints, because a template could copy it to another key
+        context = {key: value for key, value in context.items() if key != REASONING}
+    content = apply_hints(context, hints) if hints else context
     return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

@@ -25,6 +25,7 @@ __all__ = [
     "quotas",
     "record",
     "records",
+    "running_answers",
     "scan",
     "session_deletion",
     "session_facts",

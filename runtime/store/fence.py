@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
@@ -22,6 +23,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedAnswers:
+    """Running answers of a session that a commit removes. See running_answers.py."""
+
+    owner: UUID
+    session: str
+    fields: bytes
+    """The beginning of their fields."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Turns a write into the commit of a worker.
 
@@ -37,3 +48,5 @@ class Fence:
     """The dead letter (JSON) that the event becomes if the turn failed."""
     since: int | None = None
     """The time of the event that led to this write. If the session was deleted since, the write is refused."""
+    ended: EndedAnswers | None = None
+    """The running answers that end with this write. None: none was saved."""

@@ -38,6 +38,8 @@ Per session
     z <owner> <session>              hash     state: name -> `<time when it was set> <JSON>`; no JSON = removed;
                                               `!<readers> ` before the JSON = restricted readers (see state.py).
                                               Names that begin with a null byte: facts such as its title and its user
+    P <owner> <session>              hash     answers that are being written: head and pieces of each (see
+                                              running_answers.py). Expires by itself; absent if no answer is written
     N <owner>                        zset     sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
     y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
@@ -172,6 +174,9 @@ class Keys:
 
     def state(self, lane: int, owner: UUID, session: str) -> bytes:
         return b"%sz%s%s" % (self._prefixes[lane], owner.bytes, session.encode())
+
+    def running(self, lane: int, owner: UUID, session: str) -> bytes:
+        return b"%sP%s%s" % (self._prefixes[lane], owner.bytes, session.encode())
 
     def sessions(self, lane: int, owner: UUID) -> bytes:
         return b"%sN%s" % (self._prefixes[lane], owner.bytes)

@@ -284,16 +284,25 @@ class ScriptCalls:
 
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script, wrapped in commit.lua."""
-        (keys, args), names, lease = call, self._keys, fence.lease
+        (keys, args), names, lease, ended = call, self._keys, fence.lease, fence.ended
         lane, kind = lease.lane, lease.kind
+        lease_key = names.lease(lane, kind)
         return [
             *keys,
-            names.lease(lane, kind),
+            lease_key,
             names.done(lane, kind),
             names.low(lane, kind),
             names.attempts(lane, kind),
             names.dead_letters(lane, kind),
-        ], [*args, lease.value, _or_empty(fence.event), fence.low, fence.dead_letter]
+            lease_key if ended is None else names.running(lane, ended.owner, ended.session),
+        ], [
+            *args,
+            lease.value,
+            _or_empty(fence.event),
+            fence.low,
+            fence.dead_letter,
+            b"" if ended is None else ended.fields,
+        ]
 
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
         """Return the first keys of the scripts that change a breadcrumb. The body comes first."""

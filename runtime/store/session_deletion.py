@@ -43,6 +43,7 @@ async def close_session(
             keys.events(lane),
             keys.clock(lane),
             keys.deletions(lane, owner),
+            keys.running(lane, owner, session),
         ],
         [
             owner.bytes,

@@ -24,12 +24,12 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events import deltas
 from breadcrumbs.runtime.events.bodies import cached_version, has_body, load_or_cached
-from breadcrumbs.runtime.events.deltas import DELTA, Delta
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.events.positions import PositionCodec
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.answer_joins import AnswerJoins
 from breadcrumbs.runtime.streams.catch_up import Replayer
 from breadcrumbs.runtime.streams.condition_queues import ConditionQueues, Recipient
 from breadcrumbs.runtime.streams.conditions import Pacer
@@ -64,6 +64,7 @@ class EventHub:
         self._positions = PositionCodec(store.secret, len(self._position))
         self._pacer = Pacer()
         self._subscribers = Subscribers(on_empty=self._cancel_tasks)
+        self._joins = AnswerJoins(store, self._subscribers)
         self._conditions = ConditionQueues(self._subscribers, self._pacer)
         self._replayer = Replayer(store, self.log, self._pacer)
 
@@ -83,6 +84,7 @@ class EventHub:
         tasks = self._tasks
         self._cancel_tasks()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._joins.close()
         await self._conditions.close()
 
     def end_streams(self) -> None:
@@ -129,6 +131,13 @@ class EventHub:
                 break
         self._join(subscription)
 
+    def join_answers(self, subscription: Subscription, session: str) -> None:
+        """Send the text so far of the session's running answers to a subscriber, without waiting.
+
+        Without this call, the subscriber gets the text so far with the next delta of an answer.
+        """
+        self._joins.join(subscription, session)
+
     def served(self, subscription: Subscription) -> Position | None:
         """Return the position of a subscriber that has taken all its values.
 
@@ -155,7 +164,7 @@ class EventHub:
             self._position = await self.log.end()
             self._tasks = [
                 asyncio.create_task(self._follow_events()),
-                asyncio.create_task(deltas.listen(self._store, self._deliver_delta)),
+                asyncio.create_task(deltas.listen(self._store, self._joins.deliver)),
             ]
 
     def _cancel_tasks(self) -> None:
@@ -198,6 +207,8 @@ class EventHub:
         self._position[event.lane] = event.at
         if wanted:
             self._deliver_to_subscribers(event, crumb)
+        else:
+            self._joins.on_event(event)
         return True
 
     async def _deliver(self, events: list[Event]) -> None:
@@ -252,6 +263,7 @@ class EventHub:
         Return the bytes of content that each subscriber got. Subscribers with conditions get the event later and do not
         count.
         """
+        self._joins.on_event(event)
         subscriptions = self._subscribers.of(event.owner_id)
         if not subscriptions or not is_streamed(event):
             return 0
@@ -267,18 +279,9 @@ class EventHub:
             if subscription.filter.conditional:
                 conditional.setdefault(subscription.filter.token, []).append((subscription, position))
             elif self._subscribers.accepts(subscription, event, outgoing.evaluation):
+                self._joins.on_delivered(subscription, event)
                 self._subscribers.queue_event(subscription, outgoing, position)
                 delivered = True
         for token, recipients in conditional.items():
             self._conditions.add(token, outgoing, recipients)
         return outgoing.content_bytes if delivered else 0
-
-    def _deliver_delta(self, delta: Delta) -> None:
-        subscriptions = self._subscribers.of(delta.owner_id)
-        if not subscriptions:
-            return
-        # Filters need an event. A delta is not in the event log, so its time and lane are set to 0.
-        event = Event("created", delta.owner_id, delta.breadcrumb_id, 0, DELTA, list(delta.tags), None, 0, 0)
-        for subscription in subscriptions:
-            if self._subscribers.wants(subscription, event):
-                self._subscribers.offer(subscription, delta)

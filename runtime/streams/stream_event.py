@@ -50,7 +50,7 @@ StreamValue: TypeAlias = StreamEvent | Delta
 def queued_bytes(value: StreamValue) -> int:
     """Return the approximate memory of a queued value, from the size of its stored JSON."""
     if isinstance(value, Delta):
-        return _OVERHEAD_BYTES + len(value.text)
+        return _OVERHEAD_BYTES + len(value.text) + len(value.reasoning)
     return _OVERHEAD_BYTES + (0 if value.breadcrumb is None else len(value.breadcrumb.json))
 
 

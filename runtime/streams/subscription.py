@@ -20,6 +20,7 @@ class Subscription:
     """Filter and queue of one subscriber."""
 
     __slots__ = (
+        "__weakref__",
         "_dropped",
         "_queue",
         "_queued_bytes",

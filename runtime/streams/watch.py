@@ -94,6 +94,8 @@ class AnswerWatch:
         deleted.
         """
         deadline = time.monotonic() + seconds
+        if look_first:
+            self._hub.join_answers(self._subscription, self._session)  # the turn can already be running
         while True:
             if look_first:
                 outcome = await find_outcome(self._store, self._principal, message)
@@ -121,6 +123,7 @@ class AnswerWatch:
         self.end()
         self._subscription = Subscription(self._subscription.filter)
         await self.begin()
+        self._hub.join_answers(self._subscription, self._session)
         return not self._subscription.dropped
 
     def _relevant_values(

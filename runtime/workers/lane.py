@@ -60,6 +60,8 @@ class Lane:
     """Running turn of each session."""
     acknowledged_up_to: int = 0
     """Low-water mark that is stored on the server."""
+    saved_answers: set[int] = field(default_factory=set)
+    """Times of the events whose running answers this worker has saved."""
     closing: bool = False
     """The lane is being released or is lost. No more events are accepted."""
     idle: anyio.Event = field(default_factory=anyio.Event)
@@ -126,6 +128,7 @@ class Lane:
     def finish(self, event: Event) -> None:
         """Mark an event as finished."""
         self.unfinished.pop(event.at, None)
+        self.saved_answers.discard(event.at)
 
     def drop_session(self, session: SessionKey) -> None:
         """Discard the waiting events of a deleted session and stop its turn.

@@ -5,7 +5,7 @@ A worker creates a new `Turn` for each attempt, and passes it to its handler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol, TypeAlias
@@ -15,8 +15,10 @@ import anyio
 
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import SessionGone
+from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.fence import Fence, LeaseLost
+from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost
+from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.retries import Slot, is_retryable
@@ -43,21 +45,40 @@ class Turn:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     next_attempt: anyio.Event = field(default_factory=anyio.Event)
     """Set to end the pause before the next attempt."""
+    on_retry: Callable[[Exception, float], None] | None = None
+    """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
     @property
     def is_first(self) -> bool:
         """Whether no worker, including this one, can have started the event before."""
         return self.attempt == 1 and self.lane.is_new(self.event)
 
-    def fence(self, *, acknowledge: bool) -> Fence:
+    def fence(self, *, acknowledge: bool, answer: UUID | None = None) -> Fence:
         """Return the fence of a commit.
 
-        The last commit of a turn also acknowledges the event.
+        The last commit of a turn also acknowledges the event. `answer` is the id of the answer that the commit writes.
         """
+        lease, since = self.lane.lease, self.event.at
         if acknowledge:
             up_to = self.lane.low_water_mark(finished=self.event.at)
-            return Fence(self.lane.lease, self.event.at, up_to, self.dead_letter, since=self.event.at)
-        return Fence(self.lane.lease, since=self.event.at)
+            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=self._ended_answers())
+        return Fence(lease, since=since, ended=None if answer is None else self._ended_answers(answer))
+
+    def _ended_answers(self, answer: UUID | None = None) -> EndedAnswers | None:
+        """Return the running answers that can be saved for this turn. None: none was saved."""
+        event = self.event
+        if event.session_id is None or (self.is_first and event.at not in self.lane.saved_answers):
+            return None
+        return ended_answers(event.owner_id, event.session_id, event.at, self.lane.lease.kind, answer)
+
+    def saving(self, answer: UUID, keep_seconds: float) -> Saving | None:
+        """Return what is needed to save a running answer of this turn. None: an event without a session."""
+        event, lane = self.event, self.lane
+        if event.session_id is None:
+            return None
+        run = next_run(lane.lease, new_run_number())
+        saved = SavedAnswer(lane.lease, event.owner_id, event.session_id, event.at, answer, run, keep_seconds)
+        return Saving(saved, lambda: lane.saved_answers.add(event.at))
 
     async def acknowledge(self) -> None:
         """Acknowledge the event without a commit."""

@@ -164,9 +164,12 @@ class TurnRunner:
         _log.info("turn failed, retrying", kind=kind, attempt=turn.attempt, error=str(error))
         turn.scope = anyio.CancelScope()
         turn.slot.release()
+        pause = self._limits.pause(turn.attempt, error)
+        if turn.on_retry is not None:
+            turn.on_retry(error, pause)
         await self._lanes.store_attempts(lane, {turn.event.at: lane.attempts_at(turn.event).failed()})
         with turn.scope:
-            with anyio.move_on_after(self._limits.pause(turn.attempt, error)):
+            with anyio.move_on_after(pause):
                 await turn.next_attempt.wait()
             await turn.slot.acquire()
         return stopped_result(turn) or Retry(error)

@@ -323,3 +323,25 @@ async def test_a_breadcrumb_without_schema_and_text_is_found(store: Store, owner
     await store.create(owner, BreadcrumbCreate.parse({"tags": ["session:one"], "title": "Only a title"}))
     (found,) = await search(store, owner, "one")
     assert (found["title"], found["schema_name"], found["excerpt"]) == ("Only a title", "", "")
+
+
+async def test_the_reasoning_of_a_model_is_never_found(store: Store, owner: UUID) -> None:
+    for hints in (
+        {},
+        {
+            "llm_hints": {
+                "transform": {"copy": {"type": "template", "template": "{{context.model_reasoning}}"}}
+            }
+        },
+    ):
+        await post(
+            store,
+            owner,
+            "s",
+            "The answer.",
+            schema="agent.response.v1",
+            context={"model_reasoning": "zebras", **hints},
+        )
+    assert await search(store, owner, "s", text="zebras") == []
+    found = await search(store, owner, "s", text="answer")
+    assert found and "zebras" not in str(found)

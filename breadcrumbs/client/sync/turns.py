@@ -98,9 +98,9 @@ class AnswerFollower:
             except DeadlinePassed:
                 raise self._no_answer(message_id) from None
             if self._is_shown(event, message_id):
-                yield event
-                if isinstance(event, Delta):
-                    self._shown.add(event)
+                shown = self._shown.add(event) if isinstance(event, Delta) else event
+                if shown is not None:
+                    yield shown
             answer = self._outcome_in(event, message_id)
         if self._show == "pieces" and (rest := self._shown.rest_of(answer)) is not None:
             yield rest

@@ -101,7 +101,7 @@ class EventStream:
             await send({"type": "http.response.body", "body": b""})
             return
         with self._services.streams.count_stream(principal):
-            client = _StreamConnection(Subscription(filter), receive, send)
+            client = _StreamConnection(Subscription(filter), filter.named_sessions(), receive, send)
             await self._serve(client, principal, start, headers)
             await _end_reply(scope, client)
 
@@ -130,6 +130,8 @@ class EventStream:
                 await self._greet(client, position, missed=missed)
                 if start.position is not None:
                     await self._catch_up(client, position)
+                for session in client.sessions:
+                    self._hub.join_answers(subscription, session)
                 await self._stream(client)
                 tasks.cancel_scope.cancel()
         finally:
@@ -218,6 +220,8 @@ class _StreamConnection:
     """The subscription of a client and the ASGI channels to it."""
 
     subscription: Subscription
+    sessions: list[str]
+    """Sessions that the request names. The client gets the text so far of their running answers at once."""
     receive: Receive
     send: Send
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.hints.jsonpath import SearchBudget
 from breadcrumbs.runtime.streams.conditions import Evaluation
+
+_MAX_NAMED_SESSIONS: Final = 20
 
 
 class StreamFilter:
@@ -38,6 +43,16 @@ class StreamFilter:
     def ended(self) -> bool:
         """Whether the session of a narrowed token was deleted. A later session of that name is not shown."""
         return self._ended
+
+    def named_sessions(self) -> list[str]:
+        """Return the sessions that the token or the selectors name, at most `_MAX_NAMED_SESSIONS`."""
+        names = [] if self._principal.session_id is None else [self._principal.session_id]
+        for selector in (*self._selectors, *self._any_of):
+            if selector.session_id is not None:
+                names.append(selector.session_id)
+            tags = (*(selector.all_tags or ()), *(selector.any_tags or ()))
+            names += [tag.removeprefix(SESSION) for tag in tags if tag.startswith(SESSION)]
+        return list(dict.fromkeys(names))[:_MAX_NAMED_SESSIONS]
 
     def wants(self, event: Event) -> bool:
         """Return whether the event passes the checks that do not need the content."""

@@ -166,9 +166,7 @@ class AnswerStream(Reply):
         if piece is None:
             return encode_comment("ping")
         if isinstance(piece, Delta):
-            return _encode_frame(
-                "delta", {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id}
-            )
+            return _encode_frame("delta", piece.piece_document())
         return _encode_frame(outcome_kind(piece), self._awaited.view_outcome(piece))
 
 

@@ -4,7 +4,7 @@ Begin the deletion of a session. From then on nothing can be written into it, an
 
 The deletion is recorded here, so that work that began before it cannot write after it. Runs inside deletions.lua.
 
-KEYS  1 session   2 sessions   3 closing   4 events   5 clock   6 deletions
+KEYS  1 session   2 sessions   3 closing   4 events   5 clock   6 deletions   7 running answers
 ARGV  1 owner (16 bytes)    2 session
       3 event: the part after owner, id and version
       4 the version that the session must have, '' = any
@@ -26,6 +26,7 @@ local stamp = string.format('%.0f', now)
 redis.call('XADD', KEYS[4], stamp .. '-0', 'e', 's' .. ARGV[1] .. string.rep('\0', 16) .. session[1] .. ' ' .. ARGV[3])
 redis.call('SET', KEYS[5], stamp)
 redis.call('HSET', KEYS[1], 'closing', stamp)
+redis.call('DEL', KEYS[7])
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('SADD', KEYS[3], ARGV[1] .. ARGV[2])
 record_deletion(KEYS[6], ARGV[2], now, ARGV[5], ARGV[6])

@@ -4,26 +4,30 @@ Wraps another script (create, update) as the commit of a worker. Checks the leas
 acknowledges the event. Either all of this happens, or nothing.
 
 KEYS  those of the other script, then   lease   done   low-water mark   attempts   dead letters
+      running answers of the session (any key of the lane if the last argument is '')
 ARGV  those of the other script, then
       the lease that the worker holds
       the time of the event to acknowledge, '' = do not acknowledge it yet
       the new low-water mark: every event up to it is done. A lower mark than the stored one is ignored
       the dead letter (JSON) that the event becomes, '' = none
+      the beginning of the fields of running answers that end with this commit, '' = none (see progress.lua)
 Reply that of the other script. The event is acknowledged only if the other script has written
       {4}   LEASE_LOST: nothing was changed
+
+A running answer ends in the same step in which its answer or error is written, so no reader sees both.
 ]]
 local unpack = unpack or table.unpack
 local keys, args = #KEYS, #ARGV
-local lease, done, low, attempts, letters = unpack(KEYS, keys - 4, keys)
-local held_lease, event, mark, letter = unpack(ARGV, args - 3, args)
+local lease, done, low, attempts, letters, running = unpack(KEYS, keys - 5, keys)
+local held_lease, event, mark, letter, ended = unpack(ARGV, args - 4, args)
 if redis.call('GET', lease) ~= held_lease then return {4} end
 
 local write
 do
   -- No `unpack` here: it fails with some thousand values, which a large change of state can have.
   local own_keys, own_args = {}, {}
-  for i = 1, keys - 5 do own_keys[i] = KEYS[i] end
-  for i = 1, args - 4 do own_args[i] = ARGV[i] end
+  for i = 1, keys - 6 do own_keys[i] = KEYS[i] end
+  for i = 1, args - 5 do own_args[i] = ARGV[i] end
   local KEYS, ARGV = own_keys, own_args
   write = function()
     -- the other script
@@ -31,6 +35,12 @@ do
 end
 local reply = write()
 
+-- 3: the breadcrumb exists already, because the reply to an earlier commit was lost.
+if ended ~= '' and (reply[1] == 0 or reply[1] == 3) then
+  for _, field in ipairs(redis.call('HKEYS', running)) do
+    if string.sub(field, 1, #ended) == ended then redis.call('HDEL', running, field) end
+  end
+end
 if event ~= '' and reply[1] == 0 then
   if letter ~= '' then redis.call('HSET', letters, event, letter) end
   redis.call('HDEL', attempts, event)

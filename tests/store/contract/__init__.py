@@ -12,6 +12,7 @@ from tests.store.contract.isolation import Isolation
 from tests.store.contract.listing import Listing
 from tests.store.contract.opening import Opening
 from tests.store.contract.quotas import WithQuotas
+from tests.store.contract.running_answers import RunningAnswers
 from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
 from tests.store.contract.updating import Updating
@@ -21,6 +22,7 @@ class StoreContract(
     Creating,
     Sessions,
     SessionLife,
+    RunningAnswers,
     Idempotency,
     Updating,
     Deleting,

@@ -30,6 +30,7 @@ export {
   EventStream,
   type AnswerDelta,
   type BreadcrumbEvent,
+  type RetryNotice,
   type StreamHandlers,
   type StreamOptions,
   type StreamQuery,

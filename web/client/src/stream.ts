@@ -25,7 +25,21 @@ export interface BreadcrumbEvent {
   context?: JsonObject;
 }
 
-/** A piece of an answer that is being written. Deltas can get lost. `offset` is the position of this one. */
+/** A model failed and is called again. */
+export interface RetryNotice {
+  /** Number of the attempt that follows. */
+  attempt: number;
+  reason: string;
+  /** Time of the next attempt, by the clock of the server. */
+  retry_at: string;
+  /** Seconds until the next attempt, when the notice was sent. */
+  retry_in: number;
+}
+
+/**
+ * A piece of an answer that is being written. Deltas can get lost. `offset` is the position of this one: keep the text
+ * before it and replace the rest. A client that joins later gets the whole text so far with offset 0.
+ */
 export interface AnswerDelta {
   type: "agent.response.delta";
   owner_id: string;
@@ -37,6 +51,11 @@ export interface AnswerDelta {
   /** In code points. */
   offset: number;
   text: string;
+  /** Position in the reasoning of the model, in code points. Missing: there is no reasoning. */
+  reasoning_offset?: number;
+  reasoning?: string;
+  /** The last failure of the model. It is over when a delta has none. */
+  notice?: RetryNotice;
 }
 
 export interface StreamQuery extends Query {

@@ -21,6 +21,7 @@ import { ForkNotice } from "./fork-notice";
 import { useJump } from "./jump";
 import { wasCancelled, type Turn } from "./message";
 import { AnswerModel, ModelPicker } from "./model-picker";
+import { Reasoning, reasoningOf, RetryView } from "./progress";
 import { nameOf } from "./session-list";
 import { Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
@@ -312,6 +313,7 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
 function Answer({ chat, message, question }: { chat: Chat; message: Message; question: Message | undefined }) {
   return (
     <article class="said agent" aria-label="Answer" data-id={message.id}>
+      <Reasoning text={reasoningOf(message.context)} />
       <Markdown text={message.text} />
       <footer>
         <button
@@ -377,7 +379,9 @@ function ErrorMessage({
 function DraftView({ draft }: { draft: Draft }) {
   return (
     <article class="said agent draft" aria-label="Answer in progress" aria-busy="true">
-      <Markdown text={draft.text} />
+      <Reasoning text={draft.reasoning} running={!draft.text} />
+      {draft.text && <Markdown text={draft.text} />}
+      {draft.notice ? <RetryView notice={draft.notice} /> : !draft.text && <Thinking />}
     </article>
   );
 }

@@ -1,7 +1,14 @@
 /** State of one open session: messages, answers in progress, and unsent messages. */
 
 import { computed, signal } from "@preact/signals";
-import { ApiError, messageOf, type AnswerDelta, type BreadcrumbEvent, type Message } from "@breadcrumbs/client";
+import {
+  ApiError,
+  messageOf,
+  type AnswerDelta,
+  type BreadcrumbEvent,
+  type Message,
+  type RetryNotice,
+} from "@breadcrumbs/client";
 import { now } from "../../lib/clock";
 import { outboxOf, type SessionOutbox } from "../../lib/outbox";
 import { client } from "../../lib/server";
@@ -16,6 +23,10 @@ export interface Draft {
   text: string;
   /** Number of received characters, in code points like the offsets of the server. */
   length: number;
+  /** Reasoning of the model so far. */
+  reasoning: string;
+  /** The last failure of the model, while it is called again. */
+  notice: RetryNotice | undefined;
 }
 
 export type Progress = "answering" | "queued";
@@ -234,6 +245,8 @@ export class Conversation {
       agent: delta.agent_id,
       text,
       length: delta.offset + pieces,
+      reasoning: [...(known?.reasoning ?? "")].slice(0, delta.reasoning_offset ?? 0).join("") + (delta.reasoning ?? ""),
+      notice: delta.notice,
     };
     this.drafts.value = known
       ? drafts.map((other) => (other.id === draft.id ? draft : other))

@@ -34,7 +34,16 @@ export function messageOfEvent(event: BreadcrumbEvent, createdAt: string): Messa
 }
 
 /** Context keys that the runtime adds. They are not part of the text. */
-const RUNTIME_KEYS = ["session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers"];
+const RUNTIME_KEYS = [
+  "session_id",
+  "trigger_id",
+  "creator",
+  "hops",
+  "context_id",
+  "context_version",
+  "answers",
+  "model_reasoning",
+];
 const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
 
 /** Return the text of a message. Same rules as on the server (`text_of`), so that a reload changes nothing. */
