@@ -1,4 +1,4 @@
-"""Runs every step of docs/tutorial.md as it is written, on real servers.
+"""Runs every step of the tutorial and of the how-to pages as it is written, on real servers.
 
 HTML comments in the document direct the test. Readers do not see them.
 
@@ -31,7 +31,11 @@ from markdown_it import MarkdownIt
 
 from tests.support.servers import Server, free_port
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TUTORIAL = DOCS / "tutorial.md"
+HOW_TO = sorted(
+    file for file in (DOCS / "how-to").glob("*.md") if "<!-- test: start" in file.read_text("utf-8")
+)
 BIN = Path(sys.executable).parent
 DIRECTIVE = re.compile(r"<!-- test: (\w+),? ?(.*?) -->")
 LIMIT = 60.0
@@ -187,12 +191,29 @@ class Reader:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial uses curl, and there is no curl")
 @pytest.mark.timeout(600)
 def test_every_step_of_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    follow(TUTORIAL, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl, and there is no curl")
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_every_step_of_a_how_to_page_works_as_written(page: Path, tmp_path: Path) -> None:
+    follow(page, tmp_path)
+
+
+def test_how_to_pages_with_programs_are_run() -> None:
+    assert {page.stem for page in HOW_TO} == {
+        "backup", "custom-schema", "embed-chat", "memory", "own-agent", "tools", "two-agents",
+    }  # fmt: skip
+
+
+def follow(document: Path, tmp_path: Path) -> None:
+    """Follow all steps of a document in an empty folder."""
     folder = tmp_path / "my-agents"
     folder.mkdir()
-    with Server() as redis:
+    with Server(appendonly_dir=tmp_path / "redis") as redis:
         reader = Reader(folder, redis)
         try:
-            for step in steps(TUTORIAL.read_text("utf-8")):
+            for step in steps(document.read_text("utf-8")):
                 reader.follow(step)
             reader.close()
         finally:
@@ -221,5 +242,5 @@ def test_a_wrong_output_in_the_tutorial_is_found(tmp_path: Path) -> None:
         *fine, wrong = steps(document)
         for step in fine:
             reader.follow(step)
-        with pytest.raises(AssertionError, match="'Hello Bob' not in\nHello Ann"):
+        with pytest.raises(AssertionError, match=r"'Hello Bob' not in\s+Hello Ann"):
             reader.follow(wrong)
