@@ -59,20 +59,9 @@ DOCUMENTS = [
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "docs/adk.md",
-    "docs/context-config.md",
-    "docs/data-format.md",
-    "docs/design.md",
-    "docs/frameworks.md",
-    "docs/guarantees.md",
-    "docs/http.md",
-    "docs/operations.md",
-    "docs/python.md",
-    "docs/releasing.md",
-    "docs/stability.md",
     "examples/README.md",
     "extension/README.md",
-    *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs" / "decisions").glob("*.md")),
+    *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").rglob("*.md")),
 ]
 
 

@@ -208,9 +208,10 @@ def test_how_to_pages_with_programs_are_run() -> None:
 
 def follow(document: Path, tmp_path: Path) -> None:
     """Follow all steps of a document in an empty folder."""
-    folder = tmp_path / "my-agents"
+    folder, redis_data = tmp_path / "my-agents", tmp_path / "redis"
     folder.mkdir()
-    with Server(appendonly_dir=tmp_path / "redis") as redis:
+    redis_data.mkdir()
+    with Server(appendonly_dir=redis_data) as redis:
         reader = Reader(folder, redis)
         try:
             for step in steps(document.read_text("utf-8")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -117,3 +118,28 @@ def test_the_reference_contains_every_public_name_field_and_setting() -> None:
     ):
         text = (REFERENCE / page).read_text("utf-8")
         assert [name for name in fields if f"\n| `{name}` |" not in text] == [], page
+
+
+def messages_of_the_code() -> list[str]:
+    """Return the texts in the code, with `…` for each inserted value."""
+    found = []
+    for folder in ("runtime", "context_builder", "agents", "breadcrumbs"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                match node:
+                    case ast.JoinedStr(values=values):
+                        parts = [part.value if isinstance(part, ast.Constant) else "…" for part in values]
+                        found.append(" ".join("".join(map(str, parts)).split()))
+                    case ast.Constant(value=str(text)):
+                        found.append(" ".join(text.split()))
+    return found
+
+
+def test_the_messages_in_troubleshooting_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(rows) >= 25
+    known = messages_of_the_code()
+    for row in rows:
+        pattern = re.compile(".*?".join(re.escape(part.strip()) for part in row.split("…")))
+        assert any(pattern.search(message) for message in known), f"no message in the code matches {row!r}"
