@@ -33,7 +33,8 @@ class AgentSelector(Selector):
     """A selector of an agent definition. It starts a turn, or adds to the prompt."""
 
     role: Literal["trigger", "context"] = Field(
-        "trigger", description="`trigger`: a matching breadcrumb starts a turn. `context`: it is added to the prompt"
+        "trigger",
+        description="`trigger`: a matching breadcrumb starts a turn. `context`: it is added to the prompt",
     )
     key: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
         None, description="Name of the part of the prompt, for the role `context`"
@@ -91,7 +92,9 @@ class AgentDefinition(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    agent_id: Annotated[Tag, Field(max_length=200)] = Field(description="Name of the agent, unique in a store")
+    agent_id: Annotated[Tag, Field(max_length=200)] = Field(
+        description="Name of the agent, unique in a store"
+    )
     description: str | None = Field(None, description="A sentence for people. Models do not see it")
     kind: Literal["model", "adk"] = Field(
         "model", description="`model`: the agent calls a model. `adk`: an app on an ADK server answers"
@@ -118,8 +121,8 @@ class AgentDefinition(BaseModel):
     emits: Emits = Field(Emits(), description="Schema and tags of the answer")
     when_busy: WhenBusy = Field(
         "queue",
-        description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in order. "
-        "`interrupt`: cancel the earlier turns. `reject`: write an error. `merge`: answer all waiting messages at once",
+        description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in "
+        "order. `interrupt`: cancel the earlier turns. `reject`: write an error. `merge`: answer all waiting messages at once",
     )
     max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Maximum number of model calls in a turn"
