@@ -122,7 +122,8 @@ class AgentDefinition(BaseModel):
     when_busy: WhenBusy = Field(
         "queue",
         description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in "
-        "order. `interrupt`: cancel the earlier turns. `reject`: write an error. `merge`: answer all waiting messages at once",
+        "order. `interrupt`: cancel the earlier turns. `reject`: write an error. `merge`: answer all waiting "
+        "messages at once",
     )
     max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Maximum number of model calls in a turn"
