@@ -321,12 +321,18 @@ def test_every_package_folder_is_in_the_distribution() -> None:
 
 
 def data_files() -> set[Path]:
-    """Return the files of the packages that are not Python. The page counts with its built files only."""
+    """Return the files of the packages that are not Python.
+
+    The page counts with its built files only, and the documentation with its texts only.
+    """
     return {
         file
         for folder in package_folders().values()
         for file in (folder / "dist" if folder == ROOT / "web" else folder).rglob("*")
-        if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
+        if file.is_file()
+        and file.suffix != ".py"
+        and "__pycache__" not in file.parts
+        and (folder != ROOT / "docs" or file.suffix == ".md")
     }
 
 

@@ -115,6 +115,22 @@ def test_crumb_up_of_the_installed_wheel_serves_the_page_and_answers(url: str) -
         assert client.get("/health").json()["version"] == PROJECT["version"]
 
 
+def test_the_installed_server_links_to_the_guides_and_serves_their_text(url: str) -> None:
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        links = re.findall(r'href="(/docs/[^"]+)"', client.get("/docs").text)
+        assert {"/docs/tutorial.md", "/docs/how-to.memory.md", "/docs/reference.settings.md"} <= set(links)
+        for link in links:
+            reply = client.get(link)
+            assert reply.status_code == 200 and reply.headers["content-type"] == "text/plain; charset=utf-8"
+            folder, _, name = link.removeprefix("/docs/").removesuffix(".md").rpartition(".")
+            assert reply.text == (ROOT / "docs" / folder / f"{name}.md").read_text("utf-8")
+        assert (
+            client.get("/docs/__init__.py").status_code
+            == client.get("/docs/%2e%2e%2fREADME.md").status_code
+            == 404
+        )
+
+
 def test_the_extension_is_packed_with_its_manifest_and_client(tmp_path: Path) -> None:
     if not (ROOT / "extension" / "pack.py").is_file():
         pytest.skip("extension/pack.py, the command that packs the extension, does not exist yet")

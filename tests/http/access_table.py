@@ -557,7 +557,7 @@ _ADK: tuple[Row, ...] = (
     Row("getAdkUserState", READ_ADK_USER, queries=_whole, shows="adkuser"),
 )
 
-_PAGE: tuple[Row, ...] = (Row("startPage", OPEN), Row("pageAsset", OPEN))
+_PAGE: tuple[Row, ...] = (Row("startPage", OPEN), Row("pageAsset", OPEN), Row("readGuide", OPEN))
 
 BELOW_API = "BelowApi"
 """Suffix of operation ids. Every ADK operation exists a second time below /api."""
