@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from breadcrumbs import __version__
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import HTML, JSON, Reply
 from breadcrumbs.runtime.http.api.schemas import Health, Swept
 
-VERSION: Final = __version__
+VERSION: Final = version("breadcrumbs")
 
 
 routes = Routes("System")
