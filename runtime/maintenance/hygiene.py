@@ -55,7 +55,7 @@ class Hygiene:
             try:
                 while removed := await purge_expired(self._store, lane):
                     purged += removed
-                purged += await self._sessions.finish_deletions(lane)
+                await self._sessions.finish_deletions(lane)
                 trimmed += await trim_events(self._store, lane, self._window)
             except StoreError as error:
                 errors += 1

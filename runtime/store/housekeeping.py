@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import has_living_worker, read_worker_kinds
+
+_TRIM: Final = Script("trim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,16 @@ async def trim_events(store: Store, lane: int, window: int) -> int:
 
     `window`: age in microseconds above which an event is old.
     """
-    call, keys = store.connection.call, store.keys
+    keys = store.keys
     done = await store.connection.call_all(
         [(lane, (b"GET", keys.low(lane, kind))) for kind in await _required_kinds(store)]
     )
     below = min([store.now() - window, *(int(low or 0) + 1 for low in done)])
-    last = await call(lane, b"XREVRANGE", keys.events(lane), b"(%d-0" % below, b"-", b"COUNT", 1)
-    if not last:
+    if below <= 0:  # the window is longer than the time since 1970
         return 0
-    # The mark is written first, so that a reader never misses a gap. It can only see the gap too early.
-    await call(lane, b"SET", keys.trimmed(lane), last[0][0].partition(b"-")[0])
-    return int(await call(lane, b"XTRIM", keys.events(lane), b"MINID", b"%d-0" % below))
+    return int(
+        await store.connection.run(lane, _TRIM, [keys.events(lane), keys.trimmed(lane)], [b"%d" % below])
+    )
 
 
 async def _required_kinds(store: Store) -> list[str]:

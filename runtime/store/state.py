@@ -109,9 +109,13 @@ class StateReaders:
         return cls.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
 
     def joined(self, other: StateReaders) -> StateReaders:
-        """Combine two restrictions. The result is secret or private if one of them is."""
-        private = other.private_to if self.private_to is None else self.private_to
-        return StateReaders(self.secret or other.secret, private)
+        """Combine two restrictions. The result is secret or private if one of them is.
+
+        A value that is private to two different agents is secret, because neither may read it alone.
+        """
+        both_private = self.private_to is not None and other.private_to is not None
+        conflict = both_private and self.private_to != other.private_to
+        return StateReaders(self.secret or other.secret or conflict, self.private_to or other.private_to)
 
     def wrap(self, value: bytes) -> bytes:
         """Return a value with its readers, in its stored form."""

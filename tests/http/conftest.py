@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,14 @@ from uuid import UUID
 
 import httpx
 import pytest
+import structlog
 
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.http.api import problems
 from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.app import Application, build_app
+from breadcrumbs.runtime.http.middleware import metrics
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store.options import StoreOptions
@@ -124,6 +127,20 @@ async def site(make_site: MakeSite) -> Site:
 async def keyed(make_site: MakeSite) -> Site:
     """Site with API keys of two tenants."""
     return await make_site(api_keys=KEYS)
+
+
+@pytest.fixture
+def printed_logs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Return a function that returns the log of requests and errors so far.
+
+    An earlier test can have configured structlog, which keeps loggers after their first use. The loggers are therefore
+    replaced.
+    """
+    processors = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    for module in (metrics, problems):
+        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=processors)
+        monkeypatch.setattr(module, "_log", logger)
+    return lambda: capsys.readouterr().out
 
 
 def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:

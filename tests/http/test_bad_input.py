@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -434,7 +435,7 @@ async def test_an_unknown_path_is_404(site: Site, path: str) -> None:
 
 
 async def test_an_internal_error_is_a_500_without_details(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, monkeypatch: pytest.MonkeyPatch, printed_logs: Callable[[], str]
 ) -> None:
     async def broken(*args: object, **options: object) -> None:
         raise RuntimeError("the secret is hunter2")
@@ -443,6 +444,6 @@ async def test_an_internal_error_is_a_500_without_details(
     document = problem(await site.client.get("/breadcrumbs"), 500, "internal")
     assert "hunter2" not in str(document)
     assert document["instance"].startswith("urn:uuid:")
-    logged = capsys.readouterr().out
+    logged = printed_logs()
     assert document["instance"] in logged
     assert "hunter2" in logged

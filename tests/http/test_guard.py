@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -241,12 +242,10 @@ async def test_requests_are_counted_by_route_and_not_by_path(site: Site) -> None
     assert id not in text
 
 
-async def test_the_access_log_contains_no_query(
-    make_site: MakeSite, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_access_log_contains_no_query(make_site: MakeSite, printed_logs: Callable[[], str]) -> None:
     site = await make_site(log_level="debug")
     await site.client.get("/breadcrumbs?tag=hunter2&token=hunter3")
     await site.client.get("/events/stream?token=hunter4")
-    logged = capsys.readouterr().out
+    logged = printed_logs()
     assert "/breadcrumbs" in logged
     assert "hunter" not in logged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.housekeeping import trim_events
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
 from tests.support.events import log_of
@@ -48,6 +50,24 @@ async def test_events_older_than_the_window_are_removed_and_readers_detect_it(st
     assert await _sweep(store) == 3
     assert await _events(store) == 0
     assert await log_of(store).beginning() == [last]
+
+
+async def test_a_process_with_a_longer_window_does_not_move_the_trim_position_back(store: Store) -> None:
+    await _post(store, 3)
+    await anyio.sleep(0.3)
+    await _post(store, 3)
+    last = (await log_of(store).end())[0]
+    await anyio.sleep(0.02)
+    # asyncio.gather keeps the order of the commands on the connection: the shorter window is first.
+    removed = await asyncio.gather(trim_events(store, 0, 10_000), trim_events(store, 0, 200_000))
+    assert removed == [6, 0]
+    assert await log_of(store).beginning() == [last]
+
+
+async def test_a_window_longer_than_the_unix_epoch_removes_nothing(store: Store) -> None:
+    await _post(store, 1)
+    run = await Hygiene(store, Settings(event_window="36000d")).run_once()
+    assert (run.trimmed, run.errors) == (0, 0)
 
 
 async def test_unacknowledged_events_are_kept_beyond_the_window(store: Store) -> None:
