@@ -9,6 +9,7 @@ COPY runtime runtime
 COPY context_builder context_builder
 COPY agents agents
 COPY config config
+COPY docs docs
 COPY web web
 # Both variables, because the version of pip decides which one also holds for setuptools (see ./crumb).
 RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \

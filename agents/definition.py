@@ -32,9 +32,16 @@ CONSUMER = "consumer:"
 class AgentSelector(Selector):
     """A selector of an agent definition. It starts a turn, or adds to the prompt."""
 
-    role: Literal["trigger", "context"] = "trigger"
-    key: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    fetch: Fetch | None = None
+    role: Literal["trigger", "context"] = Field(
+        "trigger",
+        description="`trigger`: a matching breadcrumb starts a turn. `context`: it is added to the prompt",
+    )
+    key: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+        None, description="Name of the part of the prompt, for the role `context`"
+    )
+    fetch: Fetch | None = Field(
+        None, description="How many breadcrumbs to add, and from which sessions. For the role `context`"
+    )
 
     @property
     def consumer_id(self) -> str | None:
@@ -50,7 +57,9 @@ class AgentSelectors(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = ()
+    selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = Field(
+        (), description="At least one selector has the role `trigger`"
+    )
 
 
 class Emits(BaseModel):
@@ -58,8 +67,11 @@ class Emits(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    schema_name: SchemaName = AGENT_RESPONSE
-    tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = ("agent:response", "chat:output")
+    schema_name: SchemaName = Field(AGENT_RESPONSE, description="Schema of the answer")
+    tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
+        ("agent:response", "chat:output"),
+        description="Tags of the answer. The inherited tags of the trigger are added",
+    )
 
 
 class AdkTarget(BaseModel):
@@ -80,26 +92,45 @@ class AgentDefinition(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    agent_id: Annotated[Tag, Field(max_length=200)]
-    description: str | None = None
+    agent_id: Annotated[Tag, Field(max_length=200)] = Field(
+        description="Name of the agent, unique in a store"
+    )
+    description: str | None = Field(None, description="A sentence for people. Models do not see it")
     kind: Literal["model", "adk"] = Field(
         "model", description="`model`: the agent calls a model. `adk`: an app on an ADK server answers"
     )
-    adk: AdkTarget | None = None
-    system_prompt: Annotated[str, Field(max_length=200_000)] = ""
+    adk: AdkTarget | None = Field(None, description="Server and app, only for the kind `adk`")
+    system_prompt: Annotated[str, Field(max_length=200_000)] = Field(
+        "", description="The system message of each model call"
+    )
     model: Annotated[str, Field(max_length=300)] | None = Field(
         None, description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings"
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    tools: Annotated[tuple[str, ...], Field(max_length=128)] = ()
-    subscriptions: AgentSelectors = AgentSelectors()
-    emits: Emits = Emits()
-    when_busy: WhenBusy = "queue"
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="Sampling temperature. Default: that of the model's server"
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        None, description="Maximum length of a reply of the model. Default: that of the model's server"
+    )
+    tools: Annotated[tuple[str, ...], Field(max_length=128)] = Field(
+        (), description="Names of the tools that the agent may use"
+    )
+    subscriptions: AgentSelectors = Field(
+        AgentSelectors(), description="The breadcrumbs that the agent reacts to"
+    )
+    emits: Emits = Field(Emits(), description="Schema and tags of the answer")
+    when_busy: WhenBusy = Field(
+        "queue",
+        description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in "
+        "order. `interrupt`: cancel the earlier turns. `reject`: write an error. `merge`: answer all waiting "
+        "messages at once",
+    )
     max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Maximum number of model calls in a turn"
     )
-    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        300.0, description="Time limit of an attempt, in seconds"
+    )
     hop_limit: Annotated[int, Field(ge=1, le=64)] = Field(
         5, description="Maximum number of times in a row that agents can trigger each other"
     )

@@ -34,6 +34,7 @@ from breadcrumbs.composition.workers import (
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
+from breadcrumbs.guides import Guides
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.reader import EventReader
@@ -163,6 +164,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *config_routes.operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
+                    *Guides.of_this_installation().operations,
                 )
                 app = build_app(store, hub, hygiene, settings, operations)
                 yield ServerServices(store, hub, hygiene, app)

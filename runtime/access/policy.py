@@ -130,6 +130,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "docs": _OPEN,
     "startPage": _OPEN,
     "pageAsset": _OPEN,
+    "readGuide": _OPEN,
 }
 """The rule of every operation, by operation id. An operation without a rule cannot be served."""
 

@@ -59,20 +59,9 @@ DOCUMENTS = [
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "docs/adk.md",
-    "docs/context-config.md",
-    "docs/data-format.md",
-    "docs/design.md",
-    "docs/frameworks.md",
-    "docs/guarantees.md",
-    "docs/http.md",
-    "docs/operations.md",
-    "docs/python.md",
-    "docs/releasing.md",
-    "docs/stability.md",
     "examples/README.md",
     "extension/README.md",
-    *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs" / "decisions").glob("*.md")),
+    *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").rglob("*.md")),
 ]
 
 
@@ -332,12 +321,18 @@ def test_every_package_folder_is_in_the_distribution() -> None:
 
 
 def data_files() -> set[Path]:
-    """Return the files of the packages that are not Python. The page counts with its built files only."""
+    """Return the files of the packages that are not Python.
+
+    The page counts with its built files only, and the documentation with its texts only.
+    """
     return {
         file
         for folder in package_folders().values()
         for file in (folder / "dist" if folder == ROOT / "web" else folder).rglob("*")
-        if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
+        if file.is_file()
+        and file.suffix != ".py"
+        and "__pycache__" not in file.parts
+        and (folder != ROOT / "docs" or file.suffix == ".md")
     }
 
 

@@ -567,7 +567,11 @@ _ADK: tuple[Row, ...] = (
     Row("getAdkUserState", READ_ADK_USER, queries=_whole, shows="adkuser"),
 )
 
-_PAGE: tuple[Row, ...] = (Row("startPage", OPEN), Row("pageAsset", OPEN))
+_PAGE: tuple[Row, ...] = (
+    Row("startPage", OPEN),
+    Row("pageAsset", OPEN),
+    Row("readGuide", OPEN, names={"name": "tutorial.md"}),
+)
 
 BELOW_API = "BelowApi"
 """Suffix of operation ids. Every ADK operation exists a second time below /api."""

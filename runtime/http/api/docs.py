@@ -137,7 +137,19 @@ class _DocsPage:
         paths = self._document["paths"]
         yield _code_html(self._curl("post", "/breadcrumbs", paths["/breadcrumbs"]["post"]))
         yield _code_html(f"curl -N{self._login()} '{self._base}/events/stream?session_id=abc'")
+        yield from self._guides()
         yield '<p>Machine-readable description: <a href="/openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
+
+    def _guides(self) -> Iterator[str]:
+        """Yield links to the guides, if this server has them."""
+        guide = self._document["paths"].get("/docs/{name}")
+        if guide is not None:
+            (parameter,) = guide["get"]["parameters"]
+            names = parameter["schema"]["enum"]
+            links = (
+                f'<a href="/docs/{escape(name)}">{escape(name.removesuffix(".md"))}</a>' for name in names
+            )
+            yield f"<p>Guides, as Markdown: {', '.join(links)}.</p>"
 
     def _operation(self, method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
         id = operation["operationId"]

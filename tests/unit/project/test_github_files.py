@@ -193,7 +193,8 @@ def test_the_tests_run_on_every_python_and_system_that_the_package_claims() -> N
 
 
 def test_the_tests_that_the_documents_workflow_names_exist() -> None:
-    (command,) = commands("docs.yml")
+    command, build = commands("docs.yml")
+    assert build == ".venv/bin/python docs/build_site.py"
     program, what, *paths = command.split()
     assert (program, what) == ("./crumb", "test")
     assert len(paths) > 4 and [path for path in paths if not (ROOT / path).exists()] == []

@@ -1,0 +1,1 @@
+../../breadcrumbs/guides.py
