@@ -84,7 +84,7 @@ class ModelForm:
 def model_forms() -> list[ModelForm]:
     """Return all forms, the offline model first and the general form last."""
     return [
-        ModelForm(OFFLINE, "", "built in, for tests: repeats your messages"),
+        ModelForm(OFFLINE, "", "built in, repeats your messages"),
         *(
             ModelForm(
                 f"{name}:{preset.example}", preset.key_env if preset.needs_key else "", preset.description
@@ -94,7 +94,7 @@ def model_forms() -> list[ModelForm]:
         ModelForm(
             "http://127.0.0.1:4000/v1#my-model",
             "",
-            "any OpenAI-compatible server or gateway",
+            "any OpenAI-compatible server",
         ),
     ]
 

@@ -5,9 +5,7 @@ Only the settings may name a tool to import. If a breadcrumb could, every client
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterable
 from functools import reduce
 from importlib import import_module
@@ -29,9 +27,6 @@ def _load(spec: str) -> Tool:
     entry = _ENTRY.fullmatch(spec)
     if entry is None:
         raise StartupError(f"invalid tool name {spec!r}: write package.module:function")
-    # As for the modules of the setting `load`: users keep their modules in the current directory.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
     try:
         module = import_module(entry["module"])
     except (Exception, SystemExit) as error:  # an import can run any code

@@ -113,7 +113,9 @@ def init(
     ] = OFFLINE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> int:
-    """Write the files of a new project: settings, a context config, an agent and a tool.
+    """Write the files of a new project.
+
+    These are settings, a context config, an agent and a tool.
 
     \b
     crumb init my-project

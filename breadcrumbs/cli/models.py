@@ -29,7 +29,7 @@ models = typer.Typer(
     help="""Try models, and list the ways to name one.
 
     \b
-    crumb model check ollama:llama3.2    send tiny requests, and explain each problem
+    crumb model check ollama:llama3.2    try it, and explain each problem
     crumb model list                     providers, their keys, and your aliases
     """,
 )
@@ -126,7 +126,9 @@ def _shell_word(text: str) -> str:
 
 @models.command("list")
 def list_models(config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """List the ways to name a model, the variables of the keys, and your aliases and endpoints.
+    """List the ways to name a model, and your aliases.
+
+    Also shows the variables of the keys and your endpoints.
 
     \b
     crumb model list

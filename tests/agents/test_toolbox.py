@@ -98,15 +98,6 @@ async def test_tools_named_in_settings_are_loaded() -> None:
     assert (await loaded[1].run({"text": "hi"}, CONTEXT)).output == "HI"
 
 
-def test_tools_in_the_current_directory_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tools_beside_the_settings.py").write_text(
-        "def twice(text: str) -> str:\n    return text * 2\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert [one.name for one in load_tools(["tools_beside_the_settings:twice"])] == ["twice"]
-
-
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
     ("spec", "message"),
