@@ -187,6 +187,7 @@ PROTECTED = [
     ("GET", "/dlq"),
     ("GET", "/operations"),
     ("GET", "/workers"),
+    ("GET", "/models"),
     ("POST", f"/dlq/{DEVELOPER}/retry"),
     ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),
