@@ -128,8 +128,10 @@ async def test_the_cost_of_a_report_does_not_grow_with_the_session(store: Store)
             for number in range(messages):
                 await post(store, f"later {number}", session="s")
             newest = await builder.say("now", "s")
-            for version in (context.version, newest.version):
-                costs.append(await _cost_of_explaining(store, context.id, version))
+            costs += [
+                await _cost_of_explaining(store, context.id, version)
+                for version in (context.version, newest.version)
+            ]
     assert max(costs[2:]) <= max(costs[:2]) + 2, costs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playwright.async_api import Locator, expect
 
 from tests.client.support import CrumbUp
@@ -57,10 +58,12 @@ async def test_no_page_is_wider_than_a_phone(crumb_up: CrumbUp, open_window: Ope
         assert last["x"] + last["width"] <= 390, place
 
 
-async def test_a_toast_does_not_cover_the_composer_of_a_phone(
-    crumb_up: CrumbUp, open_window: OpenWindow
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_toast_does_not_cover_the_composer(
+    crumb_up: CrumbUp, open_window: OpenWindow, width: int
 ) -> None:
-    page = await open_window(chat_url(crumb_up.url, new_session_id()), **PHONE)
+    viewport = {"width": width, "height": 800}
+    page = await open_window(chat_url(crumb_up.url, new_session_id()), viewport=viewport)
     await say(page, "Hello!")
     await expect(answers(page)).to_have_count(1)
     await page.get_by_role("button", name="Session actions").click()

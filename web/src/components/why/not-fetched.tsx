@@ -40,6 +40,7 @@ export function NotFetched({ explained }: { explained: Explanation }) {
                 <span class="small soft">
                   <span class="mono">{source.key}</span>
                   {source.limit !== undefined && <> · limit {number(source.limit)}</>}
+                  {source.key_limit !== undefined && " for the key"}
                 </span>
               </li>
             ))}
