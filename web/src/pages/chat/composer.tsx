@@ -21,7 +21,8 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
 
   useEffect(() => {
     // No focus on touch-only devices: the on-screen keyboard would cover the conversation.
-    if (!isTouchOnly()) field.current?.focus();
+    if (!isTouchOnly() && !chat.isBrowsing) field.current?.focus();
+    chat.isBrowsing = false;
   }, []);
   useEffect(() => setStopping(false), [busy]);
   useLayoutEffect(() => {
