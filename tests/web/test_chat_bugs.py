@@ -13,6 +13,7 @@ import httpx
 from playwright.async_api import Route, expect
 
 from tests.client.support import CRUMB, CrumbUp, environment
+from tests.support.model_server import ModelServer
 from tests.support.servers import Server
 from tests.web.chat import Api, answers, chat_url, expect_connected, new_session_id, said, say
 from tests.web.configs import MESSAGES, config, run_server
@@ -20,20 +21,27 @@ from tests.web.conftest import MakeCrumbUp, OpenWindow
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[str]:
+def running(folder: Path, *arguments: str, **settings: str) -> Iterator[str]:
     """Run a command of the CLI, and yield the first line of its output."""
+    with running_process(folder, *arguments, **settings) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline()
+
+
+@contextmanager
+def running_process(folder: Path, *arguments: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
     with (folder / "stderr").open("ab") as errors:
         process = subprocess.Popen(
             [CRUMB, *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=folder,
-            env=environment(),
+            env=environment(**settings),
             text=True,
         )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline()
+        yield process
     finally:
         process.terminate()
         process.wait(60)
@@ -80,6 +88,35 @@ async def test_missing_workers_are_named_with_the_commands_that_start_them(
             with running(tmp_path, "run-agents", "--redis", server.url):
                 await expect(answers(page)).to_have_count(1)
                 await expect(notice).to_have_count(0)
+
+
+async def test_an_answer_that_stalls_because_its_worker_ended_says_so(
+    tmp_path: Path, open_window: OpenWindow
+) -> None:
+    with (
+        ModelServer() as models,
+        Server() as server,
+        running(tmp_path, "serve", "--redis", server.url, "--port", "0") as line,
+        running(tmp_path, "build-contexts", "--redis", server.url),
+    ):
+        model = models.scenario("slow_trickle")
+        runner = ("run-agents", "--redis", server.url)
+        page = await open_window(chat_url(json.loads(line)["url"], new_session_id()))
+        await expect_connected(page)
+        notice, draft = page.locator(".no-worker"), page.locator(".draft .prose")
+        with running_process(tmp_path, *runner, CRUMB_MODEL=f"{model.url}#test") as process:
+            await say(page, "Begin!")
+            await expect(draft).to_contain_text("drip drip")
+            process.kill()
+            await expect(notice).to_contain_text("No agent runner is running.")
+            await expect(draft).to_contain_text("drip drip")
+            await page.reload()
+            await expect(draft).to_contain_text("drip drip")
+            await expect(notice.locator("code")).to_have_text(["crumb run-agents"])
+        model.behaviour, model.options["text"] = "normal", "The end."
+        with running(tmp_path, *runner, CRUMB_MODEL=f"{model.url}#test"):
+            await expect(answers(page)).to_have_text(["The end."])
+            await expect(notice).to_have_count(0)
 
 
 async def test_enter_sends_unless_the_device_has_only_a_touch_screen(
