@@ -127,13 +127,16 @@ class Explanation:
         }
 
     def gaps(self) -> list[str]:
-        """Return a line for each source that its limit cut or that found nothing, and for schemas without a source."""
+        """Return a line for each source that its limit cut or whose tags found nothing, and for unread schemas.
+
+        A source without tags that found nothing is normal: there are no such breadcrumbs yet.
+        """
         lines = []
         for source in self.sources:
             what = f"{source['key']} ({source.get('schema_name') or 'any schema'})"
             if source.get("more"):
                 lines.append(f"{what}: older breadcrumbs were left out, limit {source.get('limit')}")
-            elif source.get("found") == 0:
+            elif source.get("found") == 0 and (source.get("any_tags") or source.get("all_tags")):
                 lines.append(f"{what}: found nothing")
         if self.unread_schemas:
             lines.append(f"no source reads {', '.join(self.unread_schemas)}, which this session has")

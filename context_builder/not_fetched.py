@@ -18,12 +18,15 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.session_rule import user_tags
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.retrieval.sources import Source
-from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, TOOL_RESPONSE, USER_MESSAGE
+from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, PAGE_CONTENT, USER_MESSAGE
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
 
-_CONVERSATION: Final = (USER_MESSAGE, AGENT_RESPONSE, TOOL_RESPONSE)
-"""Schemas that people expect in a context. A session that has them, but no source for them, is reported."""
+_CONVERSATION: Final = (USER_MESSAGE, AGENT_RESPONSE, PAGE_CONTENT)
+"""Schemas that people expect in a context. A session that has them, but no source for them, is reported.
+
+Tool results are not among them: the model gets them during their turn, and its answer contains what matters later.
+"""
 
 _MAX_SOURCES: Final = 64
 _MAX_ITEMS: Final = 1_001  # one more than the largest limit of a source

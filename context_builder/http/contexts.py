@@ -167,7 +167,7 @@ class _Explained(TypedDict):
         Annotated[
             list[str],
             Field(
-                description="Schemas of messages, answers or tool results that the session has, but no source reads."
+                description="Schemas of messages, answers or attached pages that the session has, but no source reads."
             ),
         ]
     ]

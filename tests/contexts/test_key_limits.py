@@ -264,7 +264,7 @@ async def test_explain_preview_and_rebuild_understand_a_limit_per_key(store: Sto
     assert {out.reason for out in explained.left_out} <= {"over limit", "without its question"}
     assert explained.sources[0] | {"found": 0} == {
         "key": "conversation", "schema_name": "user.message.v1", "method": "recent", "limit": 6, "key_limit": 6,
-        "scope": "current", "found": 0,
+        "scope": "current", "found": 0, "more": True,
     }  # fmt: skip
     rebuilt = await rebuild(store, OWNER, context.id, context.version)
     assert rebuilt.same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from breadcrumbs.context_builder.explain import explain
 from breadcrumbs.context_builder.preview import PreviewInput, preview
@@ -64,6 +65,15 @@ async def test_a_schema_of_the_session_without_a_source_is_reported(store: Store
     assert second.sources[1]["found"] == 0
 
 
+async def test_an_attached_page_without_a_source_is_reported_but_no_tool_result(store: Store) -> None:
+    async with building(store, book_of(store, document(sources=[MESSAGES, ANSWERS]))) as builder:
+        await post(store, "a page", session="s", schema="page.content.v1")
+        await post(store, "a result", session="s", schema="tool.response.v1")
+        (context,) = await conversation(builder, 1)
+        explained = await explain(store, OWNER, context.id)
+    assert explained.unread_schemas == ["page.content.v1"]
+
+
 async def test_a_preview_reports_the_same(store: Store) -> None:
     async with building(store, book_of(store)) as builder:
         await conversation(builder, 5)
@@ -118,11 +128,21 @@ async def test_the_cost_of_a_report_does_not_grow_with_the_session(store: Store)
             for number in range(messages):
                 await post(store, f"later {number}", session="s")
             newest = await builder.say("now", "s")
-            for version in (context.version, newest.version):
-                before = await _commands(store)
-                await explain(store, OWNER, context.id, version)
-                costs.append(await _commands(store) - before)
+            costs += [
+                await _cost_of_explaining(store, context.id, version)
+                for version in (context.version, newest.version)
+            ]
     assert max(costs[2:]) <= max(costs[:2]) + 2, costs
+
+
+async def _cost_of_explaining(store: Store, id: UUID, version: int) -> int:
+    """Return the number of commands, the smallest of several: the builder sends commands at the same time."""
+    costs = []
+    for _ in range(3):
+        before = await _commands(store)
+        await explain(store, OWNER, id, version)
+        costs.append(await _commands(store) - before)
+    return min(costs)
 
 
 async def _commands(store: Store) -> int:

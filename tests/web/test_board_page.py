@@ -62,6 +62,15 @@ async def test_the_board_shows_stored_events_and_then_new_ones(
     await expect(cards(page)).to_have_count(8)
 
 
+async def test_breadcrumbs_without_a_title_show_their_text_after_a_reload(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unique_name("untitled")
+    crumbs.post("agent.response.v1", f"session:{session}", message="an answer without a title")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(texts(page)).to_have_text(["an answer without a title"])
+
+
 async def test_each_session_has_a_lane_and_one_more_is_for_no_session(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playwright.async_api import Locator, expect
 
 from tests.client.support import CrumbUp
@@ -55,6 +56,36 @@ async def test_no_page_is_wider_than_a_phone(crumb_up: CrumbUp, open_window: Ope
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
         last = await box(page.locator(".bar > :last-child:visible, .bar > button:visible").last)
         assert last["x"] + last["width"] <= 390, place
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_toast_does_not_cover_the_composer(
+    crumb_up: CrumbUp, open_window: OpenWindow, width: int
+) -> None:
+    viewport = {"width": width, "height": 800}
+    page = await open_window(chat_url(crumb_up.url, new_session_id()), viewport=viewport)
+    await say(page, "Hello!")
+    await expect(answers(page)).to_have_count(1)
+    await page.get_by_role("button", name="Session actions").click()
+    await page.get_by_role("menuitem", name="Fork").click()
+    toast = page.locator(".toast")
+    await expect(toast).to_contain_text("Session forked.")
+    place, head, composer = (
+        await box(toast),
+        await box(page.locator(".chat-head")),
+        await box(page.locator("#composer")),
+    )
+    assert head["y"] + head["height"] <= place["y"]
+    assert place["y"] + place["height"] < composer["y"]
+
+
+async def test_labels_of_figures_stay_on_one_line(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window(f"{crumb_up.url}/#/operations")
+    for width in (390, 1280, 1440):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await expect(page.locator(".ops-tile dt")).to_have_count(8)
+        heights = await page.locator(".ops-tile dt").evaluate_all("all => all.map(one => one.offsetHeight)")
+        assert max(heights) < 1.5 * min(heights), width
 
 
 async def test_long_code_can_be_scrolled_and_shows_that_it_continues(

@@ -28,6 +28,9 @@ const pages: Record<Page, { name: string; icon: IconName; key: string; load: () 
 };
 const names = Object.keys(pages) as Page[];
 
+/** Keys that are shown as a symbol in the list of shortcuts. */
+const SYMBOLS: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓" };
+
 const loaded = signal<Partial<Record<Page, ComponentType>>>({});
 const failed = signal<string | null>(null);
 const showKeys = signal(false);
@@ -191,7 +194,7 @@ function Keys() {
                   <dt>
                     {one.keys.split(/ |(?<=\w)\+/).map((key) => (
                       <>
-                        <kbd>{key}</kbd>{" "}
+                        <kbd>{SYMBOLS[key] ?? key}</kbd>{" "}
                       </>
                     ))}
                   </dt>

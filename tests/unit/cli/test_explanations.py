@@ -33,13 +33,14 @@ def test_breadcrumbs_that_no_source_fetched_are_reported(capsys: pytest.CaptureF
         {"key": "conversation", "schema_name": "user.message.v1", "limit": 10, "found": 10, "more": True},
         {"key": "notes", "any_tags": ["note"], "limit": 5, "found": 0},
         {"key": "all", "schema_name": "note.v1", "limit": 5, "found": 2},
+        {"key": "tools", "schema_name": "tool.catalog.v1", "found": 0},
     ]
     print_explanation(explanation(sources, ["agent.response.v1"]))
     printed = capsys.readouterr().out
     assert "! conversation (user.message.v1): older breadcrumbs were left out, limit 10" in printed
     assert "! notes (any schema): found nothing" in printed
     assert "! no source reads agent.response.v1, which this session has" in printed
-    assert "note.v1" not in printed
+    assert "note.v1" not in printed and "tool.catalog.v1" not in printed
 
 
 def test_an_explanation_without_gaps_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ export {
   type CreatedBreadcrumb,
   type NewBreadcrumb,
 } from "./breadcrumbs.ts";
-export { Sessions, type Message, type MessageMatch, type MessagePage, type SearchPage, type Session, type SessionPage } from "./sessions.ts";
+export { Sessions, type ForkRequest, type Message, type MessageMatch, type MessagePage, type SearchPage, type Session, type SessionPage } from "./sessions.ts";
 export {
   readAllMessages,
   transcriptAsJson,

@@ -68,6 +68,13 @@ export interface MessagePage {
 /** A message as the server sends it. Text and context are missing if the token may not read them. */
 type SentMessage = Omit<Message, "text" | "context"> & Partial<Pick<Message, "text" | "context">>;
 
+export interface ForkRequest {
+  message_id?: string;
+  before_id?: string;
+  id?: string;
+  title?: string;
+}
+
 /** Deleting a session deletes its breadcrumbs one by one, so it gets a longer timeout. */
 const DELETE_TIMEOUT_FACTOR = 10;
 
@@ -136,12 +143,12 @@ export class Sessions {
     return this.#client.json("/sessions", { query: { ...query, q: text }, signal });
   }
 
-  /** Copy a session, up to and including `message_id`, or only what is before `before_id`. */
-  fork(
-    id: string,
-    body: { message_id?: string; before_id?: string; id?: string; title?: string } = {},
-  ): Promise<Session> {
-    return this.#client.json(pathOf(id, "/fork"), { body });
+  /**
+   * Copy a session, up to and including `message_id`, or only what is before `before_id`. A second call with the same
+   * key returns the same fork.
+   */
+  fork(id: string, body: ForkRequest = {}, key = newId()): Promise<Session> {
+    return this.#client.json(pathOf(id, "/fork"), { body, headers: { "idempotency-key": key } });
   }
 
   /** Run the failed turn of a message again, by default the newest. */

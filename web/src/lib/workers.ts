@@ -14,7 +14,7 @@ export interface MissingWorker {
 }
 
 const CONTEXT_BUILDER: MissingWorker = { name: "context builder", command: "crumb build-contexts" };
-const AGENT_RUNNER: MissingWorker = { name: "agent runner", command: "crumb run-agents" };
+export const AGENT_RUNNER: MissingWorker = { name: "agent runner", command: "crumb run-agents" };
 
 /** An answer normally begins earlier than this. */
 const FIRST_CHECK_MS = 4_000;
@@ -35,7 +35,7 @@ export function watchWorkers(): () => void {
     if (watchers > 0) return;
     clearTimeout(timer);
     timer = undefined;
-    missingWorkers.value = [];
+    if (missingWorkers.peek().length > 0) missingWorkers.value = [];
   };
 }
 

@@ -1,26 +1,34 @@
-/** What the sources of a context did not fetch: older items beyond a limit, empty sources, schemas without a source. */
+/** What the sources of a context did not fetch: older items beyond a limit, tags that nothing has, schemas without a source. */
 
-import { sourceInWords, type Explanation } from "../../lib/contexts";
+import { sourceInWords, type Explanation, type SourceView } from "../../lib/contexts";
 import { number } from "../../lib/format";
+
+/**
+ * Whether a source found nothing although that is worth a look: its tags may be wrong. Without tags, it only means that
+ * there are no such breadcrumbs yet, for example no attached page. The list of sources shows that too.
+ */
+function isSuspect(source: SourceView): boolean {
+  return source.found === 0 && Boolean(source.any_tags?.length || source.all_tags?.length);
+}
 
 /** Whether there is something to report. */
 export function hasUnfetched(explained: Explanation): boolean {
   return (
-    explained.sources.some((source) => source.more || source.found === 0) ||
+    explained.sources.some((source) => source.more || isSuspect(source)) ||
     (explained.unread_schemas?.length ?? 0) > 0
   );
 }
 
 export function NotFetched({ explained }: { explained: Explanation }) {
   const cut = explained.sources.filter((source) => source.more);
-  const empty = explained.sources.filter((source) => source.found === 0);
+  const empty = explained.sources.filter(isSuspect);
   const unread = explained.unread_schemas ?? [];
   return (
     <>
       {cut.length > 0 && (
         <div class="why-out">
           <p class="why-reason">
-            <span class="badge warn">over limit</span>{" "}
+            <span class="badge warn">not fetched</span>{" "}
             <span class="small soft">Older items match, but the source fetches only its newest ones.</span>
           </p>
           <ul>
@@ -32,6 +40,7 @@ export function NotFetched({ explained }: { explained: Explanation }) {
                 <span class="small soft">
                   <span class="mono">{source.key}</span>
                   {source.limit !== undefined && <> · limit {number(source.limit)}</>}
+                  {source.key_limit !== undefined && " for the key"}
                 </span>
               </li>
             ))}
@@ -41,7 +50,7 @@ export function NotFetched({ explained }: { explained: Explanation }) {
       {empty.length > 0 && (
         <div class="why-out">
           <p class="why-reason">
-            <span class="badge">found nothing</span> <span class="small soft">No breadcrumb matches the source.</span>
+            <span class="badge">found nothing</span> <span class="small soft">No breadcrumb has the tags of the source.</span>
           </p>
           <ul>
             {empty.map((source, place) => (

@@ -14,6 +14,7 @@ import { chooseLanes, fromEvent, fromList, merged, type Item } from "./items";
 import { SESSION, sessionOf } from "./kinds";
 import { olderContexts } from "./older-contexts";
 import { Timeline } from "./timeline";
+import { textsOf } from "./untitled";
 import "./board.css";
 
 const PAGE = 200;
@@ -105,8 +106,12 @@ export default function BoardPage() {
         setOlder(all.next === undefined ? "none" : "some");
       }
       setProblem("");
-      const older = await olderContexts(all.items, all.next === undefined, signal);
-      if (asked === current.current) show(older);
+      const listed = all.items.filter((crumb) => !withContext.has(crumb.id));
+      const [older, texts] = await Promise.all([
+        olderContexts(all.items, all.next === undefined, signal),
+        textsOf(listed, asks, signal),
+      ]);
+      if (asked === current.current) show([...older, ...texts]);
     } catch (error) {
       if (!signal?.aborted) setProblem(messageOf(error));
     } finally {

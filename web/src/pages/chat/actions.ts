@@ -10,7 +10,7 @@ import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
 import { exportActions } from "./export";
-import { forkTitle } from "./fork-title";
+import { makeFork } from "./make-fork";
 import { nameOf } from "./session-list";
 
 export function sessionActions(chat: Chat, session: Session): Action[] {
@@ -48,16 +48,9 @@ export async function rename(chat: Chat, session: Session): Promise<void> {
 
 /** Create a session with the messages of another one, all or up to `messageId`, and open it. */
 export async function fork(chat: Chat, id: string, messageId?: string): Promise<void> {
-  const origin = chat.list.get(id);
-  const titles = chat.list.sorted.value.map(nameOf);
-  const made = await attempt("Forking failed", () =>
-    client.sessions.fork(id, {
-      ...(messageId !== undefined && { message_id: messageId }),
-      ...(origin && { title: forkTitle(nameOf(origin), titles) }),
-    }),
-  );
+  const range = messageId === undefined ? {} : { message_id: messageId };
+  const made = await attempt("Forking failed", () => makeFork(chat, id, range));
   if (!made) return;
-  chat.list.put(made);
   go(href("chat", [made.id]));
   toast("Session forked. The original session is unchanged.");
 }

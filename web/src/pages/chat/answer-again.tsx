@@ -11,23 +11,16 @@ import { attempt, toast } from "../../components/toast";
 import { confined, lacking } from "../../lib/credential";
 import { outboxOf } from "../../lib/outbox";
 import { go, href } from "../../lib/router";
-import { client } from "../../lib/server";
 import { isTouchOnly } from "../../lib/touch";
 import type { Chat } from "./chat";
-import { forkTitle } from "./fork-title";
-import { nameOf } from "./session-list";
+import { makeFork } from "./make-fork";
 
 /** Fork the open session before a message, open the fork, and send a text there. Return whether that worked. */
 async function answerAgain(chat: Chat, message: Message, text: string): Promise<boolean> {
   const id = chat.open.peek()?.id;
   if (id === undefined) return false;
-  const origin = chat.list.get(id);
-  const title = origin && forkTitle(nameOf(origin), chat.list.sorted.peek().map(nameOf));
-  const made = await attempt("Forking failed", () =>
-    client.sessions.fork(id, { before_id: message.id, ...(title !== undefined && { title }) }),
-  );
+  const made = await attempt("Forking failed", () => makeFork(chat, id, { before_id: message.id }));
   if (!made) return false;
-  chat.list.put(made);
   outboxOf(made.id).say(text);
   go(href("chat", [made.id]));
   toast("This is a fork. The original session is unchanged.");

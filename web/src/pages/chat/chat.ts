@@ -18,6 +18,8 @@ export class Chat {
   readonly why = signal<Message | null>(null);
   /** Whether the session list is open. On narrow screens it covers the conversation. */
   readonly listShown = signal(false);
+  /** Whether the open session was reached with a key that is also a letter. Then the composer must not take the focus. */
+  isBrowsing = false;
 
   readonly #stream: Stream;
   readonly #unwatch: () => void;
@@ -84,11 +86,13 @@ export class Chat {
   }
 
   /** Open the next or previous session in the list. */
-  step(by: 1 | -1): void {
+  step(by: 1 | -1, isBrowsing = false): void {
     const shown = this.list.shown.peek();
     const here = shown.findIndex((session) => session.id === this.open.peek()?.id);
     const next = shown[here < 0 ? 0 : here + by];
-    if (next) go(href("chat", [next.id]));
+    if (!next) return;
+    this.isBrowsing = isBrowsing;
+    go(href("chat", [next.id]));
   }
 
   #show(id: string | undefined): void {

@@ -5,7 +5,6 @@ import { Icon } from "../../components/icons";
 import { attempt } from "../../components/toast";
 import { confined, lacking } from "../../lib/credential";
 import { isTouchOnly } from "../../lib/touch";
-import { missingWorkers } from "../../lib/workers";
 import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
 
@@ -22,7 +21,8 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
 
   useEffect(() => {
     // No focus on touch-only devices: the on-screen keyboard would cover the conversation.
-    if (!isTouchOnly()) field.current?.focus();
+    if (!isTouchOnly() && !chat.isBrowsing) field.current?.focus();
+    chat.isBrowsing = false;
   }, []);
   useEffect(() => setStopping(false), [busy]);
   useLayoutEffect(() => {
@@ -72,7 +72,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           id="composer"
           rows={1}
           aria-label="Message"
-          placeholder={refused ?? placeholderFor(busy)}
+          placeholder={refused ?? (busy ? "Write another message" : "Write a message")}
           disabled={refused !== undefined}
           value={text}
           onInput={(event) => change(event.currentTarget.value)}
@@ -97,11 +97,6 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
       </div>
     </form>
   );
-}
-
-function placeholderFor(busy: boolean): string {
-  if (!busy) return "Write a message";
-  return missingWorkers.value.length ? "Write another message" : "The agent is busy. Your message is queued.";
 }
 
 const key = (place: string) => `crumb.draft.${place}`;

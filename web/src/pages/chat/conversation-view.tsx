@@ -23,7 +23,7 @@ import { wasCancelled, type Turn } from "./message";
 import { AnswerModel, ModelPicker } from "./model-picker";
 import { Reasoning, reasoningOf, RetryView } from "./progress";
 import { nameOf } from "./session-list";
-import { Thinking } from "./thinking";
+import { Stalled, Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
 import { Welcome } from "./welcome";
 
@@ -382,6 +382,7 @@ function DraftView({ draft }: { draft: Draft }) {
       <Reasoning text={draft.reasoning} running={!draft.text} />
       {draft.text && <Markdown text={draft.text} />}
       {draft.notice ? <RetryView notice={draft.notice} /> : !draft.text && <Thinking />}
+      {(draft.notice || draft.text) && <Stalled draft={draft} />}
     </article>
   );
 }

@@ -34,7 +34,7 @@ export function RetryView({ notice }: { notice: RetryNotice }) {
       <span class="grow">
         {sentence(notice.reason)}{" "}
         <strong>
-          {seconds > 0 ? `Attempt ${notice.attempt} in ${seconds} s.` : `Attempt ${notice.attempt} is running.`}
+          {seconds > 0 ? `Attempt ${notice.attempt} in ${seconds}\u00a0s.` : `Attempt ${notice.attempt} is running.`}
         </strong>
       </span>
     </div>

@@ -1,9 +1,10 @@
-/** Shown below a message until its answer begins. Says so if no worker can answer it. */
+/** Shown below a message until its answer begins, and below an answer that stalls. Says so if no worker is running. */
 
 import { Fragment } from "preact";
 import { useEffect } from "preact/hooks";
 import { Icon } from "../../components/icons";
-import { missingWorkers, watchWorkers, type MissingWorker } from "../../lib/workers";
+import { AGENT_RUNNER, missingWorkers, watchWorkers, type MissingWorker } from "../../lib/workers";
+import type { Draft } from "./conversation";
 
 export function Thinking() {
   useEffect(watchWorkers, []);
@@ -19,6 +20,14 @@ export function Thinking() {
       </span>
     </div>
   );
+}
+
+/** Below an answer in progress: says so if it stalls because its agent runner has ended. */
+export function Stalled({ draft }: { draft: Draft }) {
+  // Each piece of text restarts the wait, so that nothing is requested while the answer makes progress.
+  useEffect(watchWorkers, [draft]);
+  const isGone = missingWorkers.value.includes(AGENT_RUNNER);
+  return isGone ? <NoWorker missing={[AGENT_RUNNER]} /> : null;
 }
 
 function NoWorker({ missing }: { missing: readonly MissingWorker[] }) {
