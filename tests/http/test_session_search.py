@@ -96,6 +96,18 @@ async def test_a_search_that_reads_too_much_continues_with_a_cursor(
     assert found["pages"] > 4
 
 
+async def test_a_search_of_long_messages_continues_with_a_cursor(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MAX_BYTES", 20_000)
+    monkeypatch.setattr(search, "_PAGE_BYTES", 10_000)
+    for number in range(12):
+        await say(site, f"s{number % 2}", f"needle {number} " + "hay " * 2_000)
+    found = await find(site, "needle")
+    assert len({one["message_id"] for one in found["matches"]}) == len(found["matches"]) == 12
+    assert 4 <= found["pages"] <= 8
+
+
 async def test_a_search_sees_only_what_its_token_may_read(site: Site) -> None:
     await begin(site, id="ann's", user_id="ann", title="shared word")
     await begin(site, id="bob's", user_id="bob", title="shared word")
