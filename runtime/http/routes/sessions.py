@@ -128,7 +128,8 @@ async def list_sessions(call: HttpCall) -> Reply:
     user = check_user_id(given["user_id"]) if "user_id" in given else None
     if "q" in given:
         request = SearchRequest(search_words(given["q"]), limit, given.get("cursor"), user)
-        return _search_reply(await search(call.services.store, principal, request), principal)
+        async with call.services.searches.hold(principal.owner_id, principal):
+            return _search_reply(await search(call.services.store, principal, request), principal)
 
     def keep(facts: SessionFacts) -> bool:
         return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
