@@ -20,6 +20,7 @@ from breadcrumbs.runtime.events import deltas
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.sse import Parser
+from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import KEY, KEYS, OTHER_KEY, OWNER
 from tests.http.test_stream import Live, Stream, live
 from tests.support.conversations import Working, eventually, opened, working
@@ -297,7 +298,12 @@ async def test_a_long_answer_is_shown_as_a_whole_and_saved_in_part(
     monkeypatch.setattr(deltas, "MAX_SAVED_CHARACTERS", 100)
     sent: list[Delta] = []
     publish = deltas.publish
-    monkeypatch.setattr(deltas, "publish", lambda *args: (sent.append(args[-1]), publish(*args)))
+
+    def record(store: Store, lane: int, delta: Delta) -> None:
+        sent.append(delta)
+        publish(store, lane, delta)
+
+    monkeypatch.setattr(deltas, "publish", record)
     pieces: list[str | float | Exception] = [step for _ in range(30) for step in ("x" * 10, 0.05)]
     model = Writing([*pieces, 0.2, "{wait}", "end"])
     async with chatting(standalone_server.url, model) as (site, team):
@@ -320,7 +326,12 @@ async def test_a_long_answer_is_shown_as_a_whole_and_saved_in_part(
 async def test_deltas_of_an_earlier_version_are_passed_on_unchanged(standalone_server: Any) -> None:
     """Its workers do not number their attempts, and save nothing."""
     async with live(standalone_server.url, namespace=f"t{secrets.token_hex(6)}") as site:
-        fields = {"owner_id": str(DEVELOPER), "session_id": "s", "agent_id": "a", "trigger_id": "t"}
+        fields: dict[str, Any] = {
+            "owner_id": str(DEVELOPER),
+            "session_id": "s",
+            "agent_id": "a",
+            "trigger_id": "t",
+        }
         fields |= {"tags": ["session:s"], "breadcrumb_id": str(UUID(int=1))}
         pieces = [("Hello", 0), ("you", 0), (" there", 3), ("!", 20)]
         async with site.stream(session_id="s") as stream:

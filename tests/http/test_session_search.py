@@ -115,7 +115,7 @@ async def test_a_token_runs_few_searches_at_the_same_time(
 ) -> None:
     await say(site, "a", "needle")
     running, most = 0, 0
-    real = sessions.search
+    real = search.search
 
     async def slow(*args: Any) -> search.SearchPage:
         nonlocal running, most
