@@ -72,23 +72,26 @@ class ShownText:
     """Text of an answer that its deltas have shown so far."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self._text = self._reasoning = ""
         self._last: Delta | None = None
 
     def add(self, delta: Delta) -> Delta | None:
         """Return the new part of a delta, or None if it has none.
 
-        After a reconnect, the server sends the text so far again.
+        After a reconnect, the server sends text and reasoning so far again.
         """
-        same = self._last is not None and self._last.breadcrumb_id == delta.breadcrumb_id
-        before = self._text if same else ""
-        text = before[: delta.offset] + delta.piece
-        if same and delta.notice is None and before.startswith(text):
-            return None if delta.piece else delta
-        self._text, self._last = text, delta
-        if before and text.startswith(before) and delta.offset < len(before):
-            return replace(delta, offset=len(before), piece=text[len(before) :])
-        return delta
+        if self._last is not None and self._last.breadcrumb_id != delta.breadcrumb_id:
+            self._text = self._reasoning = ""
+        self._last = delta
+        self._text, offset, piece = _continued(self._text, delta.offset, delta.piece)
+        self._reasoning, reasoning_offset, reasoning = _continued(
+            self._reasoning, delta.reasoning_offset, delta.reasoning
+        )
+        if not (piece or reasoning or delta.notice):
+            return None
+        return replace(
+            delta, offset=offset, piece=piece, reasoning_offset=reasoning_offset, reasoning=reasoning
+        )
 
     def rest_of(self, answer: Answer) -> Delta | None:
         """Return the end of the answer that no delta has shown, or None.
@@ -100,4 +103,18 @@ class ShownText:
         rest = answer.text.removeprefix(self._text)
         if not rest or len(rest) == len(answer.text):
             return None
-        return replace(self._last, offset=len(self._text), piece=rest)
+        return replace(self._last, offset=len(self._text), piece=rest, reasoning="", notice=None)
+
+
+def _continued(shown: str, offset: int, piece: str) -> tuple[str, int, str]:
+    """Return the text with a piece, and the offset and text of the part of the piece that is new.
+
+    A piece that is shown already changes nothing. Any other piece replaces the text after its offset, because the agent
+    has started again.
+    """
+    text = shown[:offset] + piece
+    if shown.startswith(text):
+        return shown, len(shown), ""
+    if text.startswith(shown):
+        return text, max(offset, len(shown)), text[len(shown) :]
+    return text, offset, piece

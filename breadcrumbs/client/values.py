@@ -143,6 +143,8 @@ class Delta(Event):
     piece: str
     reasoning: str = ""
     """A piece of the model's reasoning, which is not part of the answer."""
+    reasoning_offset: int = 0
+    """Number of characters of the reasoning before this piece of it."""
     notice: RetryNotice | None = None
     """The last failure of the model, until it writes again."""
 
@@ -287,6 +289,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
             offset=payload["offset"],
             piece=payload["text"],
             reasoning=payload.get("reasoning", ""),
+            reasoning_offset=payload.get("reasoning_offset", 0),
             notice=_notice_of(payload.get("notice")),
             document=payload,
         )

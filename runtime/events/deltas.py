@@ -37,7 +37,11 @@ _RETRY_SECONDS: Final = 1.0
 _SAVE_SECONDS: Final = 0.1
 """Seconds between two saves of a new answer. A shorter answer is never saved."""
 _MAX_SAVE_SECONDS: Final = 1.0
-_MAX_SAVED_CHARACTERS: Final = 1 << 20  # the maximum length of an answer
+MAX_SAVED_CHARACTERS: Final = 1 << 18
+"""Above this length, an answer is not saved any more. A client that joins later gets the text up to there.
+
+The text so far is one value in the queue of a stream, and several answers of a session must fit into that queue.
+"""
 MAX_REASONING_CHARACTERS: Final = 1 << 16
 """Maximum length of the reasoning of an answer. The rest is dropped."""
 
@@ -339,7 +343,11 @@ class DeltaWriter:
         if self._save_timer is not None:
             self._save_timer.cancel()
             self._save_timer = None
-        if self._saving is None or self._sent > _MAX_SAVED_CHARACTERS:
+        if self._saving is None:
+            return
+        if self._sent > MAX_SAVED_CHARACTERS:
+            # Otherwise each later delta would repeat all text since the last save.
+            self._saving, self._unsaved, self._unsaved_reasoning = None, "", ""
             return
         piece = orjson.dumps({"text": self._unsaved, "reasoning": self._unsaved_reasoning})
         self._unsaved = self._unsaved_reasoning = ""

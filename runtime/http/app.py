@@ -43,6 +43,7 @@ from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.runtime.streams.slots import Slots
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.routes,
@@ -93,6 +94,7 @@ class Application:
             ),
             OpenStreams(*settings.stream_limits),
             UnsentReplies(),
+            Slots(total=8, per_owner=4, per_token=2),
             limiter,
         )
         stream = EventStream(services)

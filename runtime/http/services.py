@@ -16,6 +16,7 @@ from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.runtime.streams.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +44,7 @@ class Services:
     pages: StaticDocuments
     streams: OpenStreams
     unsent: UnsentReplies
+    searches: Slots
+    """Searches that run at the same time. One search can read thousands of messages."""
     limiter: RateLimiter | None
     """None: requests are not rate limited."""

@@ -34,6 +34,8 @@ MAX_SEARCH_LENGTH: Final = 200
 """Maximum number of characters of a search."""
 _MAX_MESSAGES: Final = 2_000
 """Messages that one request reads at most, plus one page."""
+_MAX_BYTES: Final = 8 << 20
+"""Size of the messages that one request reads at most, plus one page. Long messages take the most time."""
 _MAX_SESSION_PAGES: Final = 10
 _SESSIONS_PER_PAGE: Final = 20
 _MESSAGES_PER_PAGE: Final = 100
@@ -99,6 +101,7 @@ class _Search:
         self._sessions = Sessions(store)
         self._page = SearchPage()
         self._messages_left = _MAX_MESSAGES
+        self._bytes_left = _MAX_BYTES
         self._reached: _Position | None = None
         """Point to continue at. None if the search is complete."""
 
@@ -114,7 +117,11 @@ class _Search:
 
     @property
     def _is_spent(self) -> bool:
-        return self._messages_left <= 0 or len(self._page.sessions) >= self._request.limit
+        return self._has_read_enough or len(self._page.sessions) >= self._request.limit
+
+    @property
+    def _has_read_enough(self) -> bool:
+        return self._messages_left <= 0 or self._bytes_left <= 0
 
     # Sessions
 
@@ -192,6 +199,7 @@ class _Search:
                 PageRange(limit=_MESSAGES_PER_PAGE, before=before, max_bytes=_PAGE_BYTES),
             )
             self._messages_left -= max(len(page.messages), 1)
+            self._bytes_left -= sum(len(message.json) for message in page.messages)
             for message in reversed(page.messages):
                 if (found := self._match(facts.id, message)) is None:
                     continue
@@ -199,7 +207,7 @@ class _Search:
                 self._page.matches.append(found)
                 if len(self._page.matches) >= self._request.limit:
                     return cursor_before(self._store, self._principal, facts.id, message)
-            if page.before is None or self._messages_left <= 0:
+            if page.before is None or self._has_read_enough:
                 return page.before
             before = page.before
 

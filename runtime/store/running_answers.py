@@ -22,7 +22,7 @@ from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.store.fence import EndedAnswers, Lease
 from breadcrumbs.runtime.store.store import Store
 
-_PROGRESS: Final = Script("progress")
+_PROGRESS, _DISCARD = Script("progress"), Script("discard")
 
 _TIME_BYTES: Final = 8
 _ID_BYTES: Final = 16
@@ -133,13 +133,48 @@ def save(store: Store, answer: SavedAnswer, head: bytes, number: int, piece: byt
     store.connection.post(answer.lease.lane, b"EVAL", _PROGRESS.source, len(keys), *keys, *args)
 
 
+def discard(store: Store, lease: Lease, ended: EndedAnswers) -> None:
+    """Remove running answers without waiting, after a turn that ended without an answer or an error."""
+    keys = [
+        store.keys.running(lease.lane, ended.owner, ended.session),
+        store.keys.lease(lease.lane, lease.kind),
+    ]
+    store.connection.post(lease.lane, b"EVAL", _DISCARD.source, len(keys), *keys, lease.value, ended.fields)
+
+
 async def read(store: Store, owner: UUID, session: str) -> list[StoredAnswer]:
-    """Return the running answers of a session, the oldest turn first."""
-    lane = store.keys.session_lane(owner, session)
-    flat = await store.connection.call(lane, b"HGETALL", store.keys.running(lane, owner, session))
+    """Return the running answers of a session, the oldest turn first.
+
+    Commits and the deletion of a session remove what they end. Processes of earlier versions do not, so answers that
+    are already written, and those of an earlier session of the same name, are left out here.
+    """
+    lane, keys = store.keys.session_lane(owner, session), store.keys
+    flat, times = await store.connection.call_all(
+        [
+            (lane, (b"HGETALL", keys.running(lane, owner, session))),
+            (lane, (b"HMGET", keys.session(lane, owner, session), b"closing", b"entered", b"created")),
+        ]
+    )
+    began = _session_beginning(*times)
+    if not flat or began is None:
+        return []
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     heads = sorted(field for field in fields if len(field) == _head_length(field))
-    return [_stored_answer(fields, field) for field in heads]
+    answers = [_stored_answer(fields, field) for field in heads if _event_time(field) >= began]
+    written = await store.connection.call_all(
+        [(lane, (b"EXISTS", keys.body(lane, owner, answer.id.bytes))) for answer in answers]
+    )
+    return [answer for answer, is_written in zip(answers, written, strict=True) if not is_written]
+
+
+def _session_beginning(closing: bytes | None, entered: bytes | None, created: bytes | None) -> int | None:
+    """Return the time when a session began, as in progress.lua. None: it was deleted."""
+    began = entered or created
+    return None if closing is not None or began is None else int(began)
+
+
+def _event_time(field: bytes) -> int:
+    return int.from_bytes(field[:_TIME_BYTES])
 
 
 def _head_length(field: bytes) -> int:

@@ -6,6 +6,7 @@
 __all__ = [
     "conditions",
     "hub",
+    "slots",
     "stream_event",
     "subscription",
     "watch",

@@ -18,6 +18,7 @@ import structlog
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.deltas import DELTA, Delta, read_running
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.running_answers import NO_RUN
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.shown_answers import Missing, ShownAnswers
 from breadcrumbs.runtime.streams.subscribers import Subscribers
@@ -83,7 +84,9 @@ class AnswerJoins:
 
     def _deliver_to(self, subscription: Subscription, delta: Delta) -> None:
         session = delta.session_id
-        if session is None:  # not saved, so there is nothing to join
+        # Neither an answer without a session nor one of a worker of an earlier version is saved, so there is nothing to
+        # join. Such a worker does not number its attempts, so they cannot be told apart.
+        if session is None or delta.run == NO_RUN:
             self._subscribers.offer(subscription, delta)
             return
         join = self._joins.get((delta.owner_id, session), {}).get(subscription)

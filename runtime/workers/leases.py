@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.backend.connection import Script
-from breadcrumbs.runtime.store.fence import Lease, LeaseLost
+from breadcrumbs.runtime.store import running_answers
+from breadcrumbs.runtime.store.fence import EndedAnswers, Lease, LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all
@@ -86,6 +87,11 @@ class Leases:
         Return False if the lease is lost: it has expired, or this worker was evicted.
         """
         return await self._run(lease.lane, lease.value) is not None
+
+    def discard_answers(self, lease: Lease, ended: EndedAnswers | None) -> None:
+        """Remove running answers of a turn that ended without a commit, for example because its message was deleted."""
+        if ended is not None:
+            running_answers.discard(self._store, lease, ended)
 
     def lane_share(self, workers: list[str]) -> int:
         """Return how many lanes this worker should hold.

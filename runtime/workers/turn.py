@@ -45,6 +45,8 @@ class Turn:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     next_attempt: anyio.Event = field(default_factory=anyio.Event)
     """Set to end the pause before the next attempt."""
+    commits: bool = False
+    """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
@@ -60,11 +62,12 @@ class Turn:
         """
         lease, since = self.lane.lease, self.event.at
         if acknowledge:
+            self.commits = True
             up_to = self.lane.low_water_mark(finished=self.event.at)
-            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=self._ended_answers())
-        return Fence(lease, since=since, ended=None if answer is None else self._ended_answers(answer))
+            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=self.ended_answers())
+        return Fence(lease, since=since, ended=None if answer is None else self.ended_answers(answer))
 
-    def _ended_answers(self, answer: UUID | None = None) -> EndedAnswers | None:
+    def ended_answers(self, answer: UUID | None = None) -> EndedAnswers | None:
         """Return the running answers that can be saved for this turn. None: none was saved."""
         event = self.event
         if event.session_id is None or (self.is_first and event.at not in self.lane.saved_answers):

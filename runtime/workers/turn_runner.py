@@ -135,6 +135,8 @@ class TurnRunner:
                 if await self._give_up(turn, error):
                     turn.lane.finish(turn.event)
             case Ended.FINISHED:
+                if not turn.commits:
+                    self._leases.discard_answers(turn.lane.lease, turn.ended_answers())
                 turn.lane.finish(turn.event)
             case Ended.LEASE_LOST:
                 self._lanes.drop(turn.lane)

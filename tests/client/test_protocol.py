@@ -406,7 +406,7 @@ def event_frame(id: str, schema: str = "note.v1", *, crumb: str = ID, **context:
     )
 
 
-def delta_frame(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> bytes:
+def delta_frame(text: str, offset: int, *, trigger: str = ID, agent: str = "a", **more: Any) -> bytes:
     kind = "agent.response.delta"
     payload = {
         "type": kind,
@@ -416,6 +416,7 @@ def delta_frame(text: str, offset: int, *, trigger: str = ID, agent: str = "a") 
         "breadcrumb_id": "b",
         "offset": offset,
         "text": text,
+        **more,
     }
     return frame(None, payload, kind)
 
@@ -694,6 +695,43 @@ def test_only_deltas_of_this_turn_come_before_its_answer() -> None:
     )
     assert [one.text for one in call.items] == ["Hel", "lo", "Hello"]
     assert isinstance(call.items[-1], Answer)
+
+
+def thought_frame(text: str, offset: int, reasoning: str, reasoning_offset: int) -> bytes:
+    return delta_frame(text, offset, reasoning=reasoning, reasoning_offset=reasoning_offset)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "texts", "reasoning"),
+    [
+        ([thought_frame("Hel", 0, "Hm", 0), thought_frame("Hel", 0, "Hm", 0)], ["Hel", "lo"], ["Hm"]),
+        ([thought_frame("He", 0, "Hm", 0), thought_frame("Hell", 0, "Hm", 0)], ["He", "ll", "o"], ["Hm"]),
+        (
+            [
+                thought_frame("", 0, "Hm", 0),
+                thought_frame("", 0, "Hm, yes", 0),
+                thought_frame("Hello", 0, "", 7),
+            ],
+            ["", "", "Hello"],
+            ["Hm", ", yes"],
+        ),
+        # a second attempt begins like the first one
+        ([delta_frame("Help me", 0), delta_frame("Hel", 0), delta_frame("lo", 3)], ["Help me", "lo"], []),
+    ],
+)
+def test_text_and_reasoning_that_arrive_again_after_a_reconnect_are_not_repeated(
+    pieces: list[bytes], texts: list[str], reasoning: list[str]
+) -> None:
+    final = event_frame(
+        "A9", "agent.response.v1", crumb="b", trigger_id=ID, message="Hello", creator=BY_AGENT
+    )
+    *deltas, _ = turn([*TURN_STARTED, *pieces, final], "pieces").items
+    assert [one.text for one in deltas] == texts
+    assert [one.reasoning for one in deltas if one.reasoning] == reasoning
+    shown = ""
+    for one in deltas:
+        shown = shown[: one.offset] + one.text
+    assert shown == "Hello"
 
 
 @pytest.mark.parametrize(

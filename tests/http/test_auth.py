@@ -174,6 +174,7 @@ async def test_nulls_in_a_token_request_are_ignored(site: Site) -> None:
 # With API keys
 
 PROTECTED = [
+    ("GET", "/models"),
     ("GET", "/sessions"),
     ("POST", "/sessions"),
     ("GET", f"/sessions/{DEVELOPER}"),

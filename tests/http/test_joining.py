@@ -15,8 +15,12 @@ import orjson
 import pytest
 
 from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.events import deltas
+from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.sse import Parser
+from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import KEY, KEYS, OTHER_KEY, OWNER
 from tests.http.test_stream import Live, Stream, live
 from tests.support.conversations import Working, eventually, opened, working
@@ -272,6 +276,73 @@ async def test_a_deleted_session_takes_its_running_answer_with_it(standalone_ser
         assert await running_keys(site) == []
 
 
+async def test_a_message_that_is_deleted_between_two_attempts_leaves_no_text(standalone_server: Any) -> None:
+    model = Writing(["one ", 0.2, ModelError("overloaded", retry=True)], ["two"])
+    async with chatting(standalone_server.url, model, backoff=lambda _: 1.0) as (site, team):
+        message = await team.say("s", "Hello")
+        keep_session = {"schema_name": "note.v1", "title": "note", "tags": ["session:s"], "context": {}}
+        await team.store.create(team.owner, BreadcrumbCreate.parse(keep_session))
+        async with site.stream(session_id="s") as stream:
+            while "notice" not in await stream.next(kind=DELTA, within=3):
+                pass
+        assert await has_keys(site, 1)
+        for found in (*await team.all("s", "agent.context.v1"), message):
+            await team.store.delete(team.owner, found.id)
+        await eventually(lambda: has_keys(site, 0), "the text of the deleted message is still there")
+        assert len(model.requests) == 1
+
+
+async def test_a_long_answer_is_shown_as_a_whole_and_saved_in_part(
+    standalone_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deltas, "MAX_SAVED_CHARACTERS", 100)
+    sent: list[Delta] = []
+    publish = deltas.publish
+
+    def record(store: Store, lane: int, delta: Delta) -> None:
+        sent.append(delta)
+        publish(store, lane, delta)
+
+    monkeypatch.setattr(deltas, "publish", record)
+    pieces: list[str | float | Exception] = [step for _ in range(30) for step in ("x" * 10, 0.05)]
+    model = Writing([*pieces, 0.2, "{wait}", "end"])
+    async with chatting(standalone_server.url, model) as (site, team):
+        async with site.stream(session_id="s") as stream:
+            await team.say("s", "Hello")
+            await model.waits.wait()
+            async with site.stream(session_id="s") as late:
+                text = (await late.next(kind=DELTA, within=1))["text"]
+                assert 0 < len(text) <= 100 and set(text) == {"x"}
+            model.go_on()
+            shown = Shown()
+            outcome = await show_until_outcome(stream, shown)
+        assert shown.text == outcome["context"]["message"] == "x" * 300 + "end"
+        assert max(len(delta.before) for delta in sent) <= 120, (
+            "deltas must not repeat all text since the last save"
+        )
+        assert await running_keys(site) == []
+
+
+async def test_deltas_of_an_earlier_version_are_passed_on_unchanged(standalone_server: Any) -> None:
+    """Its workers do not number their attempts, and save nothing."""
+    async with live(standalone_server.url, namespace=f"t{secrets.token_hex(6)}") as site:
+        fields: dict[str, Any] = {
+            "owner_id": str(DEVELOPER),
+            "session_id": "s",
+            "agent_id": "a",
+            "trigger_id": "t",
+        }
+        fields |= {"tags": ["session:s"], "breadcrumb_id": str(UUID(int=1))}
+        pieces = [("Hello", 0), ("you", 0), (" there", 3), ("!", 20)]
+        async with site.stream(session_id="s") as stream:
+            await anyio.sleep(0.2)
+            for text, offset in pieces:
+                payload = orjson.dumps({**fields, "text": text, "offset": offset})
+                await site.store.connection.call(0, b"PUBLISH", site.store.keys.deltas(), payload)
+                got = await stream.next(kind=DELTA, within=2)
+                assert (got["text"], got["offset"]) == (text, offset)
+
+
 async def has_keys(site: Live, count: int) -> bool:
     return len(await running_keys(site)) == count
 
@@ -295,7 +366,10 @@ async def test_a_client_sees_why_the_model_is_called_again(standalone_server: An
 
 async def test_reasoning_is_sent_and_stored_apart_from_the_answer(standalone_server: Any) -> None:
     model = Writing(["The answer.", 0.2, "{wait}"], ["Another."], reasoning="I wonder about zebras")
-    async with chatting(standalone_server.url, model) as (site, team):
+    async with (
+        chatting(standalone_server.url, model) as (site, team),
+        httpx.AsyncClient(base_url=site.url) as client,
+    ):
         message = await team.say("s", "Hello")
         await model.waits.wait()
         async with site.stream(session_id="s") as stream:
@@ -310,5 +384,13 @@ async def test_reasoning_is_sent_and_stored_apart_from_the_answer(standalone_ser
         await team.answer_to(await team.say("s", "And now?"))
         contexts = await team.all("s", "agent.context.v1")
         assert "The answer." in str([crumb.context for crumb in contexts])
+        assert "zebras" not in str([crumb.context for crumb in contexts])
+        answer = await client.post("/sessions/s/fork", json={"id": "f"})
+        assert answer.status_code == 201
+        copies = await team.all("f", "agent.response.v1")
+        assert copies[0].context["model_reasoning"] == "I wonder about zebras", "people can still read it"
+        await team.answer_to(await team.say("f", "And in the fork?"))
+        contexts += await team.all("f", "agent.context.v1")
+        assert "The answer." in str(model.requests[-1].messages)
         assert "zebras" not in str([crumb.context for crumb in contexts])
         assert "zebras" not in str([request.messages for request in model.requests])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.http.api.session_schemas import ForkRequest
+from breadcrumbs.runtime.http.routes import sessions
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 from tests.http.answering import answering, echo, messages, patch, say, texts
@@ -243,6 +247,27 @@ async def test_P3_the_same_key_returns_the_same_fork_after_newer_messages(site: 
     assert await texts(site, first.json()["id"]) == ["one"]
     other = await site.client.post("/sessions/s/fork", json={**body, "title": "U"}, headers=headers)
     problem(other, 409, "already-exists")
+
+
+async def test_P3_the_same_key_returns_the_same_fork_before_a_message(site: Site) -> None:
+    headers = {"Idempotency-Key": "k"}
+    ids = [(await say(site, "s", text, wait=None))["message"]["id"] for text in ("one", "two", "three")]
+    first, again = [
+        await site.client.post("/sessions/s/fork", json={"before_id": ids[2]}, headers=headers)
+        for _ in range(2)
+    ]
+    assert first.json() == again.json() and again.headers["idempotency-replayed"] == "true"
+    assert await texts(site, first.json()["id"]) == ["one", "two"]
+    for other in ({"before_id": ids[1]}, {"message_id": ids[2]}, {}):
+        refused = await site.client.post("/sessions/s/fork", json=other, headers=headers)
+        problem(refused, 409, "already-exists")
+
+
+def test_a_fork_that_an_earlier_version_began_can_be_repeated() -> None:
+    fields = {"message_id": "m", "id": None, "title": "T"}
+    digest = sha256(canonical(["k", "s", fields])).hexdigest()
+    assert sessions._fork_digest("k", "s", ForkRequest(message_id="m", title="T")) == digest
+    assert sessions._fork_digest("k", "s", ForkRequest(before_id="m", title="T")) != digest
 
 
 async def test_an_interrupted_fork_is_continued(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
+from breadcrumbs.runtime.http.routes import sessions
 from breadcrumbs.runtime.sessions import search
 from tests.http.conftest import KEY, Site, problem
 from tests.http.sessions import answer_to, begin, say
@@ -94,6 +96,44 @@ async def test_a_search_that_reads_too_much_continues_with_a_cursor(
     found = await find(site, "needle")
     assert found["sessions"] == ["oldest"] and len(found["matches"]) == 1
     assert found["pages"] > 4
+
+
+async def test_a_search_of_long_messages_continues_with_a_cursor(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MAX_BYTES", 20_000)
+    monkeypatch.setattr(search, "_PAGE_BYTES", 10_000)
+    for number in range(12):
+        await say(site, f"s{number % 2}", f"needle {number} " + "hay " * 2_000)
+    found = await find(site, "needle")
+    assert len({one["message_id"] for one in found["matches"]}) == len(found["matches"]) == 12
+    assert 4 <= found["pages"] <= 8
+
+
+async def test_a_token_runs_few_searches_at_the_same_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await say(site, "a", "needle")
+    running, most = 0, 0
+    real = search.search
+
+    async def slow(*args: Any) -> search.SearchPage:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await anyio.sleep(0.02)
+        running -= 1
+        return await real(*args)
+
+    monkeypatch.setattr(sessions, "search", slow)
+    replies: list[int] = []
+
+    async def look() -> None:
+        replies.append((await site.client.get("/sessions", params={"q": "needle"})).status_code)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(look)
+    assert replies == [200] * 10 and most == 2
 
 
 async def test_a_search_sees_only_what_its_token_may_read(site: Site) -> None:

@@ -55,6 +55,8 @@ class FakeConnection:
             raise to_store_error(_reply_error(error)) from error
 
     def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        if command[0] == b"EVAL" and isinstance(command[1], bytes):
+            command = (command[0], _without_shebang(command[1]), *command[2:])
         posted = asyncio.ensure_future(self._client.execute_command(*command))
         self._posted.add(posted)
         posted.add_done_callback(self._posted.discard)

@@ -22,7 +22,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import anyio
 import orjson
@@ -153,6 +153,10 @@ def _lay(trap: _Laid) -> None:
 class _Models:
     """Replacement for the pool of models."""
 
+    default_spec = "offline"
+    aliases: ClassVar[dict[str, str]] = {}
+    offered: tuple[str, ...] = ()
+
     def __init__(self, trap: _Laid, post: Post) -> None:
         async def think(request: ModelRequest) -> str:
             trap.come_to("in the model")
@@ -166,6 +170,9 @@ class _Models:
     def resolve(self, *_: Any, **__: Any) -> FunctionModel:
         self._model.requests.clear()
         return self._model
+
+    def meaning(self, spec: str) -> str:
+        return spec
 
     async def close(self) -> None:
         return None

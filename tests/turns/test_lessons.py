@@ -128,6 +128,9 @@ async def test_P11_no_route_accepts_a_parameter_without_effect(
             path = re.sub(r"\{\w+\}", str(ALICE), template)
             for method, operation in methods.items():
                 answer = await site.client.request(method, path, params={"nonsense": "1"})
+                if template in ("/", "/docs"):  # pages: other sites add parameters to links
+                    assert answer.status_code == 200
+                    continue
                 assert answer.status_code == 422, f"{method} {path}: {answer.status_code}"
                 parameters = [
                     given["name"] for given in operation.get("parameters", ()) if given["in"] == "query"

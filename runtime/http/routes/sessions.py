@@ -128,7 +128,8 @@ async def list_sessions(call: HttpCall) -> Reply:
     user = check_user_id(given["user_id"]) if "user_id" in given else None
     if "q" in given:
         request = SearchRequest(search_words(given["q"]), limit, given.get("cursor"), user)
-        return _search_reply(await search(call.services.store, principal, request), principal)
+        async with call.services.searches.hold(principal.owner_id, principal):
+            return _search_reply(await search(call.services.store, principal, request), principal)
 
     def keep(facts: SessionFacts) -> bool:
         return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
@@ -395,9 +396,7 @@ async def fork_session(call: HttpCall) -> Reply:
             title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
             model=facts.about.model,
-            request=None
-            if key is None
-            else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+            request=None if key is None else _fork_digest(key, origin, wanted),
         ),
     )
     return session_reply(
@@ -406,6 +405,14 @@ async def fork_session(call: HttpCall) -> Reply:
         status=201,
         headers=[(b"location", session_path(session)), *replayed_header(written)],
     )
+
+
+def _fork_digest(key: str, origin: str, wanted: ForkRequest) -> str:
+    """Return a digest that a repeated request has, too. Without `before_id`, it is that of earlier versions."""
+    fields = wanted.model_dump()
+    if wanted.before_id is None:
+        del fields["before_id"]
+    return sha256(canonical([key, origin, fields])).hexdigest()
 
 
 def _new_session_name(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:

@@ -10,7 +10,7 @@ ARGV  1 the lease that the worker holds
       5 the field of the piece
       6 the piece (JSON), '' = none: only the head is saved
       7 '1' = the attempt begins: pieces of earlier attempts are removed
-      8 how many milliseconds to keep the running answers
+      8 how many milliseconds to keep the running answers, at least
 Reply 1 saved   0 not saved: the lease is lost, the answer is written, or the session was deleted
 ]]
 if redis.call('GET', KEYS[2]) ~= ARGV[1] or redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
@@ -23,5 +23,6 @@ if ARGV[7] == '1' then
 end
 redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
 if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], ARGV[5], ARGV[6]) end
-redis.call('PEXPIRE', KEYS[1], ARGV[8])
+-- Another agent of the session can have a longer timeout.
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[8]) then redis.call('PEXPIRE', KEYS[1], ARGV[8]) end
 return 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import anyio
+
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import running_answers
 from breadcrumbs.runtime.store.fence import Fence, Lease
 from breadcrumbs.runtime.store.options import CreateOptions
@@ -71,6 +74,41 @@ class RunningAnswers(Contract):
         lane = answer.lease.lane
         left = await store.connection.call(lane, b"PTTL", store.keys.running(lane, ALICE, "s"))
         assert 0 < left <= 30_000
+
+    async def test_a_short_timeout_does_not_shorten_the_time_of_another_answer(self, store: Store) -> None:
+        slow = await _answer(store)
+        quick = replace(slow, id=derived_id(slow.lease.lane, "quick"), keep_seconds=5)
+        for one in (slow, quick):
+            await save_now(store, one, b"head", 0, b"text")
+        lane = slow.lease.lane
+        left = await store.connection.call(lane, b"PTTL", store.keys.running(lane, ALICE, "s"))
+        assert 50_000 < left <= 60_000
+
+    async def test_a_turn_without_an_answer_discards_only_its_own_text(self, store: Store) -> None:
+        answer = await _answer(store)
+        later = replace(answer, event=answer.event + 1, id=derived_id(answer.lease.lane, "later"))
+        for one in (answer, later):
+            await save_now(store, one, b"head", 0, b"text")
+        ended = ended_answers(ALICE, "s", answer.event, answer.lease.kind)
+        running_answers.discard(store, replace(answer.lease, value=b"0 0 another"), ended)
+        await anyio.sleep(0.05)  # it does not wait for the reply
+        assert len(await running_answers.read(store, ALICE, "s")) == 2
+        running_answers.discard(store, answer.lease, ended)
+        await anyio.sleep(0.05)
+        assert [found.id for found in await running_answers.read(store, ALICE, "s")] == [later.id]
+
+    async def test_text_that_an_earlier_version_did_not_remove_is_not_read(self, store: Store) -> None:
+        answer = await _answer(store)
+        lane, key = answer.lease.lane, store.keys.running(answer.lease.lane, ALICE, "s")
+        await save_now(store, answer, b"head", 0, b"text")
+        fields = await store.connection.call(lane, b"HGETALL", key)
+        await _commit(store, answer, Fence(answer.lease))
+        assert await running_answers.read(store, ALICE, "s") == [], "the answer is written"
+        await Sessions(store).delete(ALICE, "s")
+        await store.connection.call(lane, b"HSET", key, *fields)
+        assert await running_answers.read(store, ALICE, "s") == [], "there is no session"
+        await store.create(ALICE, _new("Hello again"))
+        assert await running_answers.read(store, ALICE, "s") == [], "this is another session"
 
 
 async def _answer(store: Store) -> SavedAnswer:
