@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from breadcrumbs.cli.line_input import read_line
 from breadcrumbs.cli.output import console, fail, one_line, say, visible
@@ -12,6 +12,9 @@ from breadcrumbs.client.values import ChatMessage, Delta, RetryNotice
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+_REASONING_LINES: Final = 4
+"""Lines of the reasoning that are shown until the answer begins."""
 
 
 class Display(Protocol):
@@ -100,6 +103,7 @@ class TerminalDisplay:
         self._partial_text = ""
         self._partial_id = ""
         """Id of the answer that `_partial_text` belongs to."""
+        self._reasoning = ""
 
     def greet(self, session: str, url: str, before: tuple[ChatMessage, ...]) -> None:
         self.show_notice(f"session {session} at {url}. /help lists the commands, Ctrl-D leaves the chat")
@@ -134,23 +138,35 @@ class TerminalDisplay:
         self._print(text)
 
     def show_piece(self, delta: Delta) -> None:
-        """Add a piece to the region that is redrawn with each piece. The answer replaces the region."""
-        if delta.offset == 0 or delta.breadcrumb_id != self._partial_id:
-            self._partial_text, self._partial_id = "", delta.breadcrumb_id
+        """Draw the region again: the answer so far, or before it, the reasoning or the last failure of the model."""
+        if delta.breadcrumb_id != self._partial_id:
+            self._partial_text, self._reasoning, self._partial_id = "", "", delta.breadcrumb_id
         if delta.offset > len(self._partial_text):
             return  # a piece was lost, so the region does not change until the answer arrives
         self._partial_text = self._partial_text[: delta.offset] + delta.text
+        if delta.reasoning:
+            start = int(delta.document.get("reasoning_offset", 0))
+            self._reasoning = self._reasoning[:start] + delta.reasoning
         if delta.notice is not None:
-            self.show_aside(_notice_line(delta.notice))
-            return
-        if not self._partial_text:
-            return  # only reasoning so far
-        if self._live is None:
-            from rich.live import Live
+            self._reasoning = ""
+            self._draw(_notice_line(delta.notice), "dim")
+        elif self._partial_text:
+            self._draw(self._partial_text)
+        elif self._reasoning:
+            self._draw(self._reasoning, "dim italic", heading="thinking …", lines=_REASONING_LINES)
 
+    def _draw(self, text: str, style: str = "", *, heading: str = "", lines: int | None = None) -> None:
+        """Show the end of a text in the region. Lines above the screen cannot be redrawn."""
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
             self._live = Live(console=self._out, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(self._tail(), refresh=True)
+        wrapped = Text(visible(text), style=style).wrap(self._out, self._out.width)
+        limit = max(1, min(self._out.height - 2, lines or self._out.height))
+        shown = [Text(heading, style="dim"), *wrapped[-limit:]] if heading else wrapped[-limit:]
+        self._live.update(Text("\n").join(shown), refresh=True)
 
     def show_aside(self, text: str) -> None:
         self._print(f"  {text}", "dim")  # rich prints it above the region
@@ -181,14 +197,7 @@ class TerminalDisplay:
     def _end_live(self) -> None:
         if self._live is not None:
             self._live.stop()
-        self._live, self._partial_text, self._partial_id = None, "", ""
-
-    def _tail(self) -> Any:
-        """Return the end of the answer that fits on the screen. Lines above the screen cannot be redrawn."""
-        from rich.text import Text
-
-        lines = Text(visible(self._partial_text)).wrap(self._out, self._out.width)
-        return Text("\n").join(lines[-max(1, self._out.height - 2) :])
+        self._live, self._partial_text, self._partial_id, self._reasoning = None, "", "", ""
 
     def _print(self, text: str, style: str = "") -> None:
         from rich.text import Text
@@ -197,7 +206,8 @@ class TerminalDisplay:
 
 
 def _notice_line(notice: RetryNotice) -> str:
-    return f"{notice.reason}. Attempt {notice.attempt} in {notice.retry_in:.0f} s …"
+    when = f"in {notice.retry_in:.0f} s" if notice.retry_in >= 1 else "now"
+    return f"{notice.reason}. Attempt {notice.attempt} {when} …"
 
 
 def choose_display() -> Display:

@@ -118,7 +118,7 @@ def context_check(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Check context configs for errors, and for settings without effect.
+    """Check context configs: errors, settings without effect.
 
     \b
     crumb context check context.json

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from breadcrumbs.cli.client import path_of
-from breadcrumbs.cli.output import CommandError, one_line
+from breadcrumbs.cli.output import CommandError, UsageError, one_line
 
 if TYPE_CHECKING:
     from breadcrumbs.client.sync import Client
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_CANDIDATES = 1_000
 """Ids that are compared with a prefix, the newest first. This bounds the work of a command."""
 _MAX_SHOWN = 10
+_ID_LENGTH = 36
 _ID_PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,34}", re.IGNORECASE)
 
 
@@ -59,6 +60,10 @@ def choose_id(prefix: str, candidates: Iterable[tuple[str, str]], what: str) -> 
 def find_breadcrumb(client: Client, text: str) -> str:
     """Return the id of a breadcrumb from its beginning. A whole id is returned as it is."""
     if not is_id_prefix(text):
+        if len(text) < _ID_LENGTH:
+            raise UsageError(
+                f"{text!r} is not an id: use a whole id, or its beginning with at least 4 characters"
+            )
         return text
     found = client.list(include_context=False, limit=MAX_CANDIDATES)
     return choose_id(text, ((crumb.id, crumb.title) for crumb in found), "breadcrumb")

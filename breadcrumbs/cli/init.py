@@ -50,14 +50,21 @@ _CONTEXT: Final = {
         {
             "key": "conversation",
             "schema_name": "user.message.v1",
-            "fetch": {"method": "recent", "limit": 20, "conversation_scope": "current"},
+            "fetch": {"method": "recent", "conversation_scope": "current"},
         },
         {
             "key": "conversation",
             "schema_name": "agent.response.v1",
-            "fetch": {"method": "recent", "limit": 20, "conversation_scope": "current"},
+            "fetch": {"method": "recent", "conversation_scope": "current"},
+        },
+        {
+            "key": "pages",
+            "schema_name": "page.content.v1",
+            "max_tokens": 3000,
+            "fetch": {"method": "recent", "limit": 2, "conversation_scope": "current"},
         },
     ],
+    "limits": [{"key": "conversation", "limit": 41}],
     "output": {"schema_name": "agent.context.v1", "tags": ["agent:context"], "ttl_seconds": 3600},
     "formatting": {"max_tokens": 8000},
 }

@@ -301,11 +301,9 @@ def _print_model(out: Console, model: str, model_alias_of: str | None = None) ->
         out.print(f"  model     {model}{f' ({meaning})' if meaning != model else ''}", markup=False)
         return
     example = model_forms()[1].example
-    out.print(
-        f"  model     offline, for tests. A real one: {command()} up --model {example} "
-        f"(all: {command()} model list)",
-        markup=False,
-    )
+    out.print("  model     offline, for tests. Choose a real one:", markup=False)
+    out.print(f"              {command()} up --model {example}", markup=False, style="cyan")
+    out.print(f"              {command()} model list     all forms", markup=False, style="cyan")
 
 
 def _print_examples(out: Console, url: str, *, with_key: bool) -> None:

@@ -81,6 +81,15 @@ def test_the_settings_of_a_new_project_have_the_chosen_model_and_valid_comments(
     assert load_settings().models["offered"] == ["ollama:llama3.2"]
 
 
+def test_an_attached_page_reaches_the_agent_of_a_new_project() -> None:
+    assert crumb("init", "project").exit_code == 0
+    config = json.loads(Path("project/context.json").read_text("utf-8"))
+    (pages,) = [source for source in config["sources"] if source["schema_name"] == "page.content.v1"]
+    assert pages["max_tokens"] < config["formatting"]["max_tokens"]
+    checked = crumb("context", "check", "project/context.json", "--strict", "--json")
+    assert checked.exit_code == 0, checked.output
+
+
 # crumb keys new
 
 

@@ -259,6 +259,12 @@ def test_the_beginning_of_an_id_is_enough(up: CrumbUp, client: Client, name: str
     assert read_json(up, "delete", posted.id[:23], "--yes") == [{"id": posted.id, "deleted": True}]
 
 
+def test_a_text_that_cannot_be_an_id_is_a_usage_error_with_the_rule(up: CrumbUp) -> None:
+    for text in ("01a", "zzzz"):
+        refused = run(up, "get", text)
+        assert refused.returncode == 2 and "at least 4 characters" in refused.stderr
+
+
 def test_an_ambiguous_beginning_lists_the_candidates(up: CrumbUp, client: Client, name: str) -> None:
     for end in "ab":
         client.session(f"{name}-{end}").say("say: yes")

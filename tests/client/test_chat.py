@@ -22,6 +22,7 @@ import pytest
 
 from breadcrumbs import Client
 from tests.client.support import CRUMB, CrumbUp, environment
+from tests.support.model_server import ModelServer
 
 LIMIT = 20.0
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
@@ -468,3 +469,35 @@ def test_a_startup_failure_is_reported_without_a_traceback(
     ended = run_in_pipe(up, *arguments, input="Hello\n")
     assert ended.returncode == code
     assert message in ended.stderr and "Traceback" not in ended.stderr and ended.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+def test_a_failure_of_the_model_is_shown_until_it_answers(models: ModelServer, tmp_path: Path) -> None:
+    failing = models.scenario("rate_limited", times=2, retry_after="1", text="Back again")
+    with (
+        CrumbUp(tmp_path, CRUMB_MODEL=f"{failing.url}#m") as up,
+        TerminalUser(up, "--session", "one") as user,
+    ):
+        user.wait_for_prompt("one")
+        shown = user.send("Hello", "one")
+        assert "(429)" in shown and "Attempt 2 in 1 s …" in shown and "Attempt 3 in 1 s …" in shown
+        assert shown.replace("\r\n", "\n").splitlines()[-2].rpartition("\r")[2] == "Back again"
+
+
+def test_reasoning_is_shown_until_the_answer_begins(models: ModelServer, tmp_path: Path) -> None:
+    deltas = [{"reasoning_content": "First I "}, {"reasoning_content": "count."}, {"content": "Three"}]
+    thinking = models.scenario("chunks", deltas=deltas, pause=0.4)
+    with (
+        CrumbUp(tmp_path, CRUMB_MODEL=f"{thinking.url}#m") as up,
+        TerminalUser(up, "--session", "one") as user,
+    ):
+        user.wait_for_prompt("one")
+        shown = user.send("Hello", "one")
+        assert "thinking …" in shown and "First I" in shown
+        assert shown.replace("\r\n", "\n").splitlines()[-2].rpartition("\r")[2] == "Three"
+        assert "First I" not in user.send("/history", "one")

@@ -191,9 +191,10 @@ async def raw(exchange: Exchange) -> None:
 
 
 async def chunks(exchange: Exchange) -> None:
-    """These `deltas`, one a chunk, then `finish`."""
+    """These `deltas`, one a chunk, each after a `pause`, then `finish`."""
     await exchange.start(200, "text/event-stream")
     for delta in exchange.option("deltas", []):
+        await _pause(exchange, exchange.option("pause", 0))
         await exchange.chunk(delta)
     await exchange.chunk(finish=exchange.option("finish", "stop"))
     await exchange.done()
