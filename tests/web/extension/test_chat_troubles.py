@@ -137,7 +137,10 @@ async def test_the_panel_folds_reasoning_and_does_not_show_it_as_the_answer(
     chrome: Chrome, guarded: Guarded, session: str
 ) -> None:
     guarded.model.behaviour = "chunks"
-    guarded.model.options["deltas"] = [{"reasoning_content": "I wonder about zebras."}, {"content": "Stripes."}]
+    guarded.model.options["deltas"] = [
+        {"reasoning_content": "I wonder about zebras."},
+        {"content": "Stripes."},
+    ]
     await chrome.configure(guarded.up.url, KEY)
     panel = await chrome.panel(session)
     await say(panel, "What do zebras have?")

@@ -21,7 +21,7 @@ export function NotFetched({ explained }: { explained: Explanation }) {
         <div class="why-out">
           <p class="why-reason">
             <span class="badge warn">over limit</span>{" "}
-            <span class="small soft">Older items match, but the source fetches only its newest ones.</span>
+            <span class="small soft">Older items match, but only the newest ones are fetched.</span>
           </p>
           <ul>
             {cut.map((source, place) => (
@@ -31,7 +31,11 @@ export function NotFetched({ explained }: { explained: Explanation }) {
                 </span>
                 <span class="small soft">
                   <span class="mono">{source.key}</span>
-                  {source.limit !== undefined && <> · limit {number(source.limit)}</>}
+                  {source.key_limit !== undefined ? (
+                    <> · limit {number(source.key_limit)} for this key</>
+                  ) : (
+                    source.limit !== undefined && <> · limit {number(source.limit)}</>
+                  )}
                 </span>
               </li>
             ))}
