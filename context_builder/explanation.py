@@ -137,7 +137,7 @@ class Explanation:
                     if "key_limit" in source
                     else f"limit {source.get('limit')}"
                 )
-                lines.append(f"{what}: older breadcrumbs were left out, {limit}")
+                lines.append(f"{what}: older ones are left out, {limit}")
             elif source.get("found") == 0:
                 lines.append(f"{what}: found nothing")
         if self.unread_schemas:

@@ -209,6 +209,18 @@ def test_every_command_finds_the_server_by_its_port(up: CrumbUp, client: Client,
     assert invalid.returncode == 1 and "'many'" in invalid.stderr
 
 
+def test_a_cut_page_is_explained_by_the_server_as_by_the_store(
+    up: CrumbUp, client: Client, name: str
+) -> None:
+    page = {"url": "https://example.org/", "text": "A sentence about zebras. " * 1000}
+    client.create(schema_name="page.content.v1", title="A long page", session=name, context=page)
+    client.session(name).say("say: what is on the page?")
+    (shown,) = (item for item in read_json(up, "context", "explain", name)["items"] if "cut" in item)
+    assert shown["cut"]["of"] == len(page["text"]) > shown["cut"]["kept"]
+    for where in ((), ("--data", str(up.data))):
+        assert "attached: A long page (cut to" in at_terminal(up, "context", "explain", name, *where)
+
+
 def test_the_settings_file_names_the_port(up: CrumbUp, name: str, tmp_path: Path) -> None:
     file = tmp_path / "crumb.toml"
     file.write_text(f"host = '0.0.0.0'\nport = {up.url.rpartition(':')[2]}\n")

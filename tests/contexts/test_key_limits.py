@@ -266,7 +266,7 @@ async def test_explain_preview_and_rebuild_understand_a_limit_per_key(store: Sto
         "key": "conversation", "schema_name": "user.message.v1", "method": "recent", "limit": 6, "key_limit": 6,
         "scope": "current", "found": 0, "more": True,
     }  # fmt: skip
-    older = "older breadcrumbs were left out, limit 6 of the key"
+    older = "older ones are left out, limit 6 of the key"
     assert explained.gaps() == [
         f"conversation ({one}): {older}" for one in ("user.message.v1", "agent.response.v1")
     ]
