@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from breadcrumbs.cli.client import next_page, path_of, send_json
 from breadcrumbs.cli.id_prefixes import MAX_CANDIDATES, choose_id, find_message, is_id_prefix
 from breadcrumbs.cli.output import CommandError, UsageError
+from breadcrumbs.context_builder.config_checks import ConfigComplaint
 from breadcrumbs.context_builder.explanation import ExplainedItem, ExplainedLeftOut, Explanation
 from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
@@ -65,6 +66,11 @@ class ServerContexts:
             body["trigger_id"] = find_message(self._client, session, trigger_id)
         document = send_json(self._client, "POST", "/contexts/preview", body).json()
         return ShownContext(_explanation(document), document["parts"], same=True)
+
+    def warnings(self, text: str) -> list[ConfigComplaint]:
+        """Return the settings of a valid config text that have no effect on this server."""
+        found = send_json(self._client, "POST", "/contexts/check", {"text": text}).json()["warnings"]
+        return [ConfigComplaint(one["where"], one["line"], one["column"], one["message"]) for one in found]
 
     def _explain_id(self, id: str, version: int | None, *, parts: bool = False) -> ShownContext:
         """Read all pages of an explanation."""
