@@ -17,6 +17,7 @@ __all__ = [
     "explain",
     "explanation",
     "http",
+    "item_cuts",
     "known_names",
     "preview",
     "published_configs",

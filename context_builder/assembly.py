@@ -15,12 +15,14 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.item_cuts import Cut, CutContent, cut_to_tokens
+from breadcrumbs.context_builder.item_cuts import Cut, cut_to_tokens
 from breadcrumbs.context_builder.key_limits import (
+    Windows,
     answers_without_questions,
     apply_limits,
     cut_sources,
     sources_to_extend,
+    windows_of,
 )
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -218,6 +220,7 @@ class Selection:
 
     candidates: list[SourceItem]
     left_out: list[LeftOut]
+    windows: Windows
     cut: frozenset[int]
     """Sources that reached the limit that they were read with. Empty if the config has no limits per key."""
 
@@ -228,19 +231,19 @@ def select(
     """Select the items that may be in a context. `read` are the sources with the limits they were read with."""
     left_out: list[LeftOut] = []
     candidates = _choose_candidates(config, trigger, found, left_out)
-    cut: frozenset[int] = frozenset()
-    if config.limits:
-        cut = cut_sources(read, found, lambda crumb: waits_for_its_turn(config, trigger, crumb))
-    return Selection(candidates, left_out, cut)
+    if not config.limits:
+        return Selection(candidates, left_out, {}, frozenset())
+    counts = Counter(
+        [entry.number for entry in found if not waits_for_its_turn(config, trigger, entry.crumb)]
+    )
+    return Selection(candidates, left_out, windows_of(config, candidates), cut_sources(read, counts))
 
 
-def find_sources_to_extend(
-    config: ContextConfig, trigger: Breadcrumb, selection: Selection
-) -> dict[int, Source]:
+def find_sources_to_extend(config: ContextConfig, selection: Selection) -> dict[int, Source]:
     """Return the sources that were not read far enough for the limits of their keys, by index."""
     if not selection.cut:
         return {}
-    return sources_to_extend(config, trigger, selection.candidates, selection.cut)
+    return sources_to_extend(config, selection.windows, selection.cut)
 
 
 def _limit_candidates(
@@ -250,7 +253,7 @@ def _limit_candidates(
     result.left_out += selection.left_out
     if not config.limits:
         return selection.candidates
-    limited = apply_limits(config, trigger, selection.candidates, selection.cut)
+    limited = apply_limits(config, trigger, selection.candidates, selection.windows, selection.cut)
     result.left_out += [
         LeftOut(entry.source, entry.number, entry.crumb, reason) for entry, reason in limited.left_out
     ]
@@ -295,10 +298,12 @@ def _add_items(
         _remove_cut_answers(result, config)
 
 
-def _sized_content(content: dict[str, Any], source: Source | None, counter: TokenCounter) -> CutContent:
-    """Return the content and its tokens, cut to the limit of its source."""
+def _sized_content(
+    content: dict[str, Any], source: Source | None, counter: TokenCounter
+) -> tuple[dict[str, Any], int, Cut | None]:
+    """Return the content, cut to the limit of its source, with its tokens and the cut."""
     if source is None or source.max_tokens is None:
-        return CutContent(content, counter.count(plain_text(content)))
+        return content, counter.count(plain_text(content)), None
     return cut_to_tokens(content, source.max_tokens, counter)
 
 

@@ -334,7 +334,7 @@ async def _assemble_fetched(
     await fetched.refill(store, trigger, waits, keep=keep)
     items = fetched.items(trigger)
     selection = select(config, trigger, items, fetched.sources)
-    if further := find_sources_to_extend(config, trigger, selection):
+    if further := find_sources_to_extend(config, selection):
         await fetched.extend(store, trigger, further, waits, keep=keep)
         items = fetched.items(trigger)
         selection = select(config, trigger, items, fetched.sources)

@@ -135,7 +135,12 @@ class Explanation:
         for source in self.sources:
             what = f"{source['key']} ({source.get('schema_name') or 'any schema'})"
             if source.get("more"):
-                lines.append(f"{what}: older breadcrumbs were left out, limit {source.get('limit')}")
+                limit = (
+                    f"limit {source['key_limit']} of the key"
+                    if "key_limit" in source
+                    else f"limit {source.get('limit')}"
+                )
+                lines.append(f"{what}: older breadcrumbs were left out, {limit}")
             elif source.get("found") == 0 and (source.get("any_tags") or source.get("all_tags")):
                 lines.append(f"{what}: found nothing")
         if self.unread_schemas:

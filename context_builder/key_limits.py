@@ -6,7 +6,7 @@ out is left out too, because an answer without its question misleads the model. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from breadcrumbs.context_builder.config import ContextConfig
@@ -27,26 +27,45 @@ class Limited(NamedTuple):
 def questions_of(crumb: Breadcrumb) -> tuple[str, ...]:
     """Return the ids of the messages that a breadcrumb answers. Empty if it answers none."""
     context = crumb.context
-    question, merged = context.get("trigger_id"), context.get("answers")
+    question = context.get("trigger_id")
     # A client can also write an answer, and these fields can have any JSON value.
     if not isinstance(question, str) or question == crumb.id_text:
         return ()
-    return (
-        (question, *(id for id in merged if isinstance(id, str))) if isinstance(merged, list) else (question,)
-    )
+    merged = context.get("answers")
+    if not isinstance(merged, list):
+        return (question,)
+    return (question, *(id for id in merged if isinstance(id, str)))
+
+
+Windows = Mapping[str, Sequence[SourceItem]]
+"""The candidates of each key that has a limit: the trigger first, then the newest first."""
+
+
+def windows_of(config: ContextConfig, candidates: Sequence[SourceItem]) -> Windows:
+    """Group the candidates by their keys. The first candidate is the trigger."""
+    windows: dict[str, list[SourceItem]] = {key: [] for key in config.key_limits}
+    newest_first = sorted(candidates[1:], key=lambda entry: (-entry.crumb.created, entry.crumb.id_text))
+    for entry in (candidates[0], *newest_first):
+        if (window := windows.get(entry.source)) is not None:
+            window.append(entry)
+    return windows
 
 
 def apply_limits(
-    config: ContextConfig, trigger: Breadcrumb, candidates: Sequence[SourceItem], cut_sources: frozenset[int]
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    candidates: Sequence[SourceItem],
+    windows: Windows,
+    cut_sources: frozenset[int],
 ) -> Limited:
     """Apply the limits of a config to the candidates of a context.
 
     The trigger is always kept. It counts if a source of the key found it. `cut_sources` are the sources that reached
     their own limit, so that older breadcrumbs can exist which they did not return.
     """
-    kept, left_out = list(candidates), list[tuple[SourceItem, LimitReason]]()
+    left_out: list[tuple[SourceItem, LimitReason]] = []
     for key, limit in config.key_limits.items():
-        window = _newest(candidates, trigger, key)
+        window = windows[key]
         over = [(entry, _OVER) for entry in window[limit:]]
         cut_schemas = {
             source.schema_name
@@ -56,19 +75,11 @@ def apply_limits(
         orphans = _orphans(window[:limit], {entry.crumb.id_text for entry, _ in over}, trigger, cut_schemas)
         left_out += [*over, *((entry, _ORPHAN) for entry in orphans)]
     gone = {entry.crumb.id_text for entry, _ in left_out}
-    return Limited([entry for entry in kept if entry.crumb.id_text not in gone], left_out)
+    return Limited([entry for entry in candidates if entry.crumb.id_text not in gone], left_out)
 
 
 _OVER: LimitReason = "over limit"
 _ORPHAN: LimitReason = "without its question"
-
-
-def _newest(candidates: Iterable[SourceItem], trigger: Breadcrumb, key: str) -> list[SourceItem]:
-    """Return the items of a key, the trigger first, then the newest first."""
-    return sorted(
-        (entry for entry in candidates if entry.source == key),
-        key=lambda entry: (entry.crumb.id != trigger.id, -entry.crumb.created, entry.crumb.id_text),
-    )
 
 
 def _orphans(
@@ -79,20 +90,22 @@ def _orphans(
     If the question is unknown, it can be older than everything that the sources returned. Such an answer is yielded
     only at the beginning of the conversation, and only if a source with another schema was cut.
     """
+    if not (cut or cut_schemas):
+        return
     present = {entry.crumb.id_text for entry in window}
     at_start = True
     for entry in reversed(window):  # oldest first, because an answer can be the question of another one
         crumb = entry.crumb
         questions = questions_of(crumb)
-        in_conversation = crumb.session_id == trigger.session_id
-        is_orphan = bool(questions) and present.isdisjoint(questions) and crumb.id != trigger.id
-        may_be_cut = at_start and in_conversation and bool(cut_schemas - {crumb.schema_name})
-        if is_orphan and (may_be_cut or not cut.isdisjoint(questions)):
-            present.discard(crumb.id_text)
-            cut.add(crumb.id_text)
-            yield entry
-        elif in_conversation:
-            at_start = False
+        starts = at_start and crumb.session_id == trigger.session_id
+        if questions and present.isdisjoint(questions) and crumb.id_text != trigger.id_text:
+            may_be_cut = starts and bool(cut_schemas - {crumb.schema_name})
+            if may_be_cut or not cut.isdisjoint(questions):
+                present.discard(crumb.id_text)
+                cut.add(crumb.id_text)
+                yield entry
+                continue
+        at_start = at_start and not starts
 
 
 def answers_without_questions(
@@ -119,24 +132,19 @@ def answers_without_questions(
 # Reading in two steps
 
 
-def cut_sources(
-    sources: Sequence[Source], found: Iterable[SourceItem], waits: Callable[[Breadcrumb], bool]
-) -> frozenset[int]:
-    """Return the indexes of sources that reached their limit. Messages that wait for their turn do not count."""
-    counts = dict.fromkeys(range(len(sources)), 0)
-    for entry in found:
-        if entry.number is not None and not waits(entry.crumb):
-            counts[entry.number] += 1
+def cut_sources(sources: Sequence[Source], counts: Mapping[int | None, int]) -> frozenset[int]:
+    """Return the indexes of sources that reached their limit.
+
+    `counts` are the numbers of items that each source found. Messages that wait for their turn do not count.
+    """
     return frozenset(
         number
         for number, source in enumerate(sources)
-        if source.fetch.method == "recent" and counts[number] >= source.fetch.limit
+        if source.fetch.method == "recent" and counts.get(number, 0) >= source.fetch.limit
     )
 
 
-def sources_to_extend(
-    config: ContextConfig, trigger: Breadcrumb, candidates: Sequence[SourceItem], cut: frozenset[int]
-) -> dict[int, Source]:
+def sources_to_extend(config: ContextConfig, windows: Windows, cut: frozenset[int]) -> dict[int, Source]:
     """Return the sources that must be read up to their full limit, by index.
 
     They first read only a share of the limit of their key. That is enough if their oldest result is beyond the limit,
@@ -148,12 +156,11 @@ def sources_to_extend(
         short = {n for n in cut if full[n].key == key and first[n].fetch.limit < full[n].fetch.limit}
         if not short:
             continue
-        window = _newest(candidates, trigger, key)
+        window = windows[key]
         ids = {entry.crumb.id_text for entry in window}
         kept, beyond = window[:limit], {entry.number for entry in window[limit:]}
         lacks_question = any(
-            questions and ids.isdisjoint(questions)
-            for questions in (questions_of(entry.crumb) for entry in kept)
+            (questions := questions_of(entry.crumb)) and ids.isdisjoint(questions) for entry in kept
         )
         extended |= {n: full[n] for n in short if lacks_question or n not in beyond}
     return extended

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from breadcrumbs.cli.client import next_page, path_of, send_json
 from breadcrumbs.cli.id_prefixes import MAX_CANDIDATES, choose_id, find_message, is_id_prefix
 from breadcrumbs.cli.output import CommandError, UsageError
+from breadcrumbs.context_builder.config_checks import ConfigComplaint
 from breadcrumbs.context_builder.explanation import ExplainedItem, ExplainedLeftOut, Explanation
+from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ class ServerContexts:
             body["trigger_id"] = find_message(self._client, session, trigger_id)
         document = send_json(self._client, "POST", "/contexts/preview", body).json()
         return ShownContext(_explanation(document), document["parts"], same=True)
+
+    def warnings(self, text: str) -> list[ConfigComplaint]:
+        """Return the settings of a valid config text that have no effect on this server."""
+        found = send_json(self._client, "POST", "/contexts/check", {"text": text}).json()["warnings"]
+        return [ConfigComplaint(one["where"], one["line"], one["column"], one["message"]) for one in found]
 
     def _explain_id(self, id: str, version: int | None, *, parts: bool = False) -> ShownContext:
         """Read all pages of an explanation."""
@@ -151,14 +158,18 @@ def _consumers_of(context: Mapping[str, Any]) -> list[str]:
 def _explanation(document: Mapping[str, Any]) -> Explanation:
     """Parse an explanation. Fields of a newer server are ignored."""
     known = _known_fields(Explanation, document)
-    known["items"] = [
-        ExplainedItem(**_known_fields(ExplainedItem, item) | {"matched": tuple(item.get("matched", ()))})
-        for item in document["items"]
-    ]
+    known["items"] = [_item(item) for item in document["items"]]
     known["left_out"] = [
         ExplainedLeftOut(**_known_fields(ExplainedLeftOut, left)) for left in document["left_out"]
     ]
     return Explanation(**{"session_id": None} | known)
+
+
+def _item(document: Mapping[str, Any]) -> ExplainedItem:
+    known = _known_fields(ExplainedItem, document) | {"matched": tuple(document.get("matched", ()))}
+    if (cut := document.get("cut")) is not None:
+        known["cut"] = Cut(cut["kept"], cut["of"])
+    return ExplainedItem(**known)
 
 
 def _known_fields(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:

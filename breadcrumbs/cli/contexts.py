@@ -116,6 +116,8 @@ def context_check(
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
+    url: ContextUrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Check context configs: errors, settings without effect.
@@ -125,13 +127,14 @@ def context_check(
     crumb context check configs/*.json --json | jq .complaints
 
     Prints each error and each warning with its line and column. The exit code is 1 if there is an error, and with
-    --strict also if there is a warning. Schemas and agents are compared with those in the store, if there is one.
+    --strict also if there is a warning. Schemas and agents are compared with those of the running server, or else of
+    the store, if there is one.
     """
     from breadcrumbs.context_builder.config_checks import ConfigError
 
     good: list[CheckedFile] = []
     errors: list[ConfigError] = []
-    known = None
+    find_warnings = None
     for file in files:
         try:
             configs = _read_configs(file)
@@ -139,8 +142,8 @@ def context_check(
             errors.append(error)
             say(visible(str(error)).replace("\\x0a", "\n"))
             continue
-        known = known or _known_names(_load_settings(config, data, redis), read_owner(owner))
-        good.append(_find_warnings(file, configs, known))
+        find_warnings = find_warnings or _warning_finder(_Place(config, data, redis, owner, url), token)
+        good.append(_report_warnings(file, configs, find_warnings))
     if for_people(as_json):
         _print_good_configs(good, with_names=len(files) > 1)
     else:
@@ -157,14 +160,41 @@ class CheckedFile(NamedTuple):
     warnings: list[ConfigComplaint]
 
 
-def _find_warnings(file: Path, configs: tuple[ContextConfig, ...], known: KnownNames) -> CheckedFile:
-    from breadcrumbs.context_builder.config_warnings import locate_warnings
+_FindWarnings = Callable[[bytes, tuple["ContextConfig", ...]], list["ConfigComplaint"]]
 
-    warnings = locate_warnings(file.read_bytes(), configs, known)
+
+def _report_warnings(
+    file: Path, configs: tuple[ContextConfig, ...], find_warnings: _FindWarnings
+) -> CheckedFile:
+    warnings = find_warnings(file.read_bytes(), configs)
     for warning in warnings:
         where = f"{warning.where}: " if warning.where else ""
         say(visible(f"{file}:{warning.line}:{warning.column}: warning: {where}{warning.message}"))
     return CheckedFile(file, configs, warnings)
+
+
+def _warning_finder(given: _Place, token: str | None) -> _FindWarnings:
+    """Return a function that compares configs with the names of the server or of the store.
+
+    A server that was not named, but refuses the request, counts as no server.
+    """
+    from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN, locate_warnings
+
+    place = _choose_place(given, needs_data=False)
+    is_named = bool(given.url or os.environ.get("CRUMB_URL"))
+    known = NOTHING_KNOWN if isinstance(place, str) else _known_names(place, read_owner(given.owner))
+
+    def find_warnings(raw: bytes, configs: tuple[ContextConfig, ...]) -> list[ConfigComplaint]:
+        if isinstance(place, str):
+            try:
+                with open_client(place, token) as client:
+                    return _server_contexts(client).warnings(raw.decode("utf-8"))
+            except BreadcrumbsError:
+                if is_named:
+                    raise
+        return locate_warnings(raw, configs, known)
+
+    return find_warnings
 
 
 def _known_names(settings: Settings, owner: UUID | None) -> KnownNames:
@@ -599,10 +629,11 @@ class _Place:
     url: str | None
 
 
-def _choose_place(given: _Place) -> Settings | str:
+def _choose_place(given: _Place, *, needs_data: bool = True) -> Settings | str:
     """Return the URL of the server to ask, or the settings of the store to read.
 
-    Settings that name a store or API keys are those of the server itself, so its store is within reach.
+    Settings that name a store or API keys are those of the server itself, so its store is within reach. With
+    `needs_data`, raise `CommandError` if there is neither a server nor data.
     """
     of_store = given.data is not None or given.redis is not None or given.owner is not None
     if of_store and given.url is not None:
@@ -615,7 +646,8 @@ def _choose_place(given: _Place) -> Settings | str:
     url = local_url(settings.host, settings.port)
     if _is_server(url):
         return url
-    _check_data(settings, url)
+    if needs_data:
+        _check_data(settings, url)
     return settings
 
 

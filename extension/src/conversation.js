@@ -20,13 +20,22 @@ const TOOL_RESPONSE = "tool.response.v1";
  * @property {string} text
  * @property {string[]} answers Ids of the messages that it answers, or whose turn failed.
  * @property {string} [agent]
+ * @property {string} [reasoning] Reasoning of the model, which is not part of the answer.
  * @property {boolean} [cancelled]
  * @property {{title: string, url: string, selection: boolean, truncated: boolean}} [page]
  * @property {{name: string, request: string, input?: unknown, output?: unknown, error?: string}} [tool]
  */
 /**
- * An answer that is being written.
- * @typedef {{id: string, message: string, agent: string, letters: string[], pieces: number}} Draft
+ * An answer that is being written. `notice` is set while the model is called again after a failure, and `retryAt` is the
+ * time of that call on the clock of `performance.now()`, because clocks of server and browser differ.
+ * @typedef {object} Draft
+ * @property {string} id
+ * @property {string} message
+ * @property {string} agent
+ * @property {string[]} letters
+ * @property {number} pieces
+ * @property {import("../client/index.js").RetryNotice} [notice]
+ * @property {number} [retryAt]
  */
 
 export class Conversation {
@@ -167,18 +176,20 @@ export class Conversation {
   }
 
   /** @param {any} delta */
-  #delta({ breadcrumb_id: id, trigger_id: message, agent_id: agent, offset, text }) {
+  #delta({ breadcrumb_id: id, trigger_id: message, agent_id: agent, offset, text, notice }) {
     if (this.#entries.has(id) || this.#gone.has(id)) return;
     let draft = this.#drafts.get(id);
     if (!draft || offset === 0) {
       draft = { id, message, agent, letters: [], pieces: draft?.pieces ?? 0 };
       this.#drafts.set(id, draft);
     }
+    draft.notice = notice;
+    draft.retryAt = notice && performance.now() + notice.retry_in * 1000;
+    draft.pieces += 1;
     // Offsets count code points, not UTF-16 units. After a lost delta the text stays as it is until the answer arrives.
     if (offset > draft.letters.length) return;
     draft.letters.length = offset;
     draft.letters.push(...text);
-    draft.pieces += 1;
   }
 }
 
@@ -229,7 +240,13 @@ export function entryOf(crumb) {
       const byAgent = typeof creator === "object" && creator?.type === "agent" && common.answers.length > 0;
       if (crumb.schema_name !== ANSWER && !byAgent) return undefined;
       const agent = typeof creator === "object" ? creator?.agent_id : creator;
-      return { ...common, kind: "answer", agent: typeof agent === "string" ? agent : undefined };
+      const reasoning = context.model_reasoning;
+      return {
+        ...common,
+        kind: "answer",
+        agent: typeof agent === "string" ? agent : undefined,
+        reasoning: typeof reasoning === "string" ? reasoning : undefined,
+      };
     }
   }
 }

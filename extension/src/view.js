@@ -1,5 +1,6 @@
 // Renders the conversation, one list item per entry. An item is rendered again only if its entry has changed.
 
+import { sentence } from "../client/index.js";
 import { byId, h, icon } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { fullTime, shortTime } from "./text.js";
@@ -82,6 +83,8 @@ function makeEntry(entry, state, actions) {
         "li",
         { class: "entry answer", "data-id": entry.id },
         head(entry.agent ?? "Agent", entry.at),
+        entry.reasoning &&
+          h("details", { class: "reasoning" }, h("summary", {}, h("span", {}, "Reasoning")), words(entry.reasoning)),
         rich(entry.text),
       );
     case "error":
@@ -170,20 +173,37 @@ export function draftItem(draft) {
       "li",
       { class: "entry answer draft", "aria-busy": "true" },
       head(draft.agent, undefined),
-      rich(draft.letters.join("")),
+      draft.letters.length > 0 && rich(draft.letters.join("")),
+      draft.notice ? retryNote(draft) : draft.letters.length === 0 && thinkingDots(),
     );
   return { key: `draft ${draft.id}`, mark: `${draft.pieces}`, make };
 }
 
 /** @returns {Item} */
 export function thinkingItem() {
-  const make = () =>
-    h(
-      "li",
-      { class: "entry" },
-      h("div", { class: "thinking" }, h("i"), h("i"), h("i"), h("span", { class: "hidden" }, "The agent is answering")),
-    );
-  return { key: "thinking", mark: "", make };
+  return { key: "thinking", mark: "", make: () => h("li", { class: "entry" }, thinkingDots()) };
+}
+
+function thinkingDots() {
+  const label = h("span", { class: "hidden" }, "The agent is answering");
+  return h("div", { class: "thinking" }, h("i"), h("i"), h("i"), label);
+}
+
+/**
+ * Return why the model has not answered yet, and when it is called again.
+ * @param {import("./conversation.js").Draft} draft
+ */
+function retryNote({ notice, retryAt = 0 }) {
+  if (!notice) return "";
+  const next = h("span", { "aria-live": "off" });
+  const count = () => {
+    const seconds = Math.ceil((retryAt - performance.now()) / 1000);
+    next.textContent = `Attempt ${notice.attempt} ${seconds > 0 ? `in ${seconds} s.` : "is running."}`;
+    if (seconds <= 0) clearInterval(timer);
+  };
+  const timer = setInterval(() => (next.isConnected ? count() : clearInterval(timer)), 1000);
+  count();
+  return h("p", { class: "entry-note retrying", role: "status" }, `${sentence(notice.reason)} `, next);
 }
 
 /** Render plain text. @param {string} text */

@@ -209,6 +209,33 @@ def test_every_command_finds_the_server_by_its_port(up: CrumbUp, client: Client,
     assert invalid.returncode == 1 and "'many'" in invalid.stderr
 
 
+def test_a_cut_page_is_explained_by_the_server_as_by_the_store(
+    up: CrumbUp, client: Client, name: str
+) -> None:
+    page = {"url": "https://example.org/", "text": "A sentence about zebras. " * 1000}
+    client.create(schema_name="page.content.v1", title="A long page", session=name, context=page)
+    client.session(name).say("say: what is on the page?")
+    (shown,) = (item for item in read_json(up, "context", "explain", name)["items"] if "cut" in item)
+    assert shown["cut"]["of"] == len(page["text"]) > shown["cut"]["kept"]
+    for where in ((), ("--data", str(up.data))):
+        assert "attached: A long page (cut to" in at_terminal(up, "context", "explain", name, *where)
+
+
+def test_check_compares_a_config_with_the_names_of_the_server(up: CrumbUp, tmp_path: Path) -> None:
+    file = tmp_path / "context.json"
+    config = {
+        "consumer_id": "unread",
+        "update_triggers": [{"schema_name": "user.message.v1"}],
+        "sources": [{"key": "conversation", "schema_name": "user.message.v1"}],
+    }
+    file.write_text(json.dumps(config))
+    (warning,) = read_json(up, "context", "check", str(file))["warnings"]
+    assert warning["where"] == "consumer_id" and "no agent of this server reads" in warning["message"]
+    assert run(up, "context", "check", str(file), CRUMB_PORT="9").returncode == 0, "no server is needed"
+    named = run(up, "context", "check", str(file), "--url", "http://127.0.0.1:9")
+    assert named.returncode == 1 and "no server at http://127.0.0.1:9" in named.stderr
+
+
 def test_the_settings_file_names_the_port(up: CrumbUp, name: str, tmp_path: Path) -> None:
     file = tmp_path / "crumb.toml"
     file.write_text(f"host = '0.0.0.0'\nport = {up.url.rpartition(':')[2]}\n")

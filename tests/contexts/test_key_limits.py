@@ -129,7 +129,7 @@ def test_reading_a_share_first_gives_the_same_context_as_reading_everything(
     one = config(**limited(limit))
     by_source = [*messages, trigger], answers
     first = read(one, *by_source, full=False)
-    further = find_sources_to_extend(one, trigger, select(one, trigger, first, one.first_sources))
+    further = find_sources_to_extend(one, select(one, trigger, first, one.first_sources))
     everything = read(one, *by_source)
     sources = [further.get(number, source) for number, source in enumerate(one.first_sources)]
     second = [
@@ -266,6 +266,10 @@ async def test_explain_preview_and_rebuild_understand_a_limit_per_key(store: Sto
         "key": "conversation", "schema_name": "user.message.v1", "method": "recent", "limit": 6, "key_limit": 6,
         "scope": "current", "found": 0, "more": True,
     }  # fmt: skip
+    older = "older ones are left out, limit 6 of the key"
+    assert explained.gaps() == [
+        f"conversation ({one}): {older}" for one in ("user.message.v1", "agent.response.v1")
+    ]
     rebuilt = await rebuild(store, OWNER, context.id, context.version)
     assert rebuilt.same
     wanted = PreviewInput(OWNER, "s", config(**changes), UUID(explained.trigger_id))

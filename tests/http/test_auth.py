@@ -188,7 +188,6 @@ PROTECTED = [
     ("GET", "/dlq"),
     ("GET", "/operations"),
     ("GET", "/workers"),
-    ("GET", "/models"),
     ("POST", f"/dlq/{DEVELOPER}/retry"),
     ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),

@@ -123,8 +123,6 @@ async def test_P11_no_route_accepts_a_parameter_without_effect(
         document = (await site.client.get("/openapi.json")).json()
         tried = 0
         for template, methods in document["paths"].items():
-            if template == "/":  # a page for people: other sites add parameters to links
-                continue
             path = re.sub(r"\{\w+\}", str(ALICE), template)
             for method, operation in methods.items():
                 answer = await site.client.request(method, path, params={"nonsense": "1"})

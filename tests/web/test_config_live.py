@@ -61,7 +61,7 @@ async def test_an_edit_of_the_file_elsewhere_appears_on_the_open_page(
     await expect_ready(page)
     server.file.write_text(format_json(config(formatting={"max_tokens": 321})))
     await expect(text_field(page)).to_contain_text('"max_tokens": 321')
-    await expect(page.locator(".config-head")).not_to_contain_text("edited")
+    await expect(page.locator(".config-head").get_by_text("edited", exact=True)).to_be_hidden()
 
 
 async def test_a_file_that_is_changed_elsewhere_during_an_edit_is_a_conflict(
@@ -306,3 +306,20 @@ async def test_a_person_can_try_a_config_as_a_user_in_development_mode(
         "/breadcrumbs", params={"schema_name": "user.message.v1", "tag": f"user:{user}"}
     ).json()
     assert len(messages) == 1
+
+
+async def test_the_preview_shows_how_a_page_is_cut(server: Server, open_window: OpenWindow) -> None:
+    session = new_session_id("cut")
+    page_text = "A sentence about zebras. " * 200
+    pages = {"key": "pages", "schema_name": "page.content.v1", "max_tokens": 50}
+    tags = [f"session:{session}"]
+    server.post("page.content.v1", title="Zebras", tags=tags, context={"text": page_text})
+    server.say(session, "hello")
+    page = await open_window(config_url(server.url, session=session))
+    await expect_ready(page)
+    limits = [{"key": "conversation", "limit": 5}]
+    changed = config(sources=[*config()["sources"], pages], limits=limits)
+    await edit(page, lambda _: format_json(changed))
+    added = lines(page, "in")
+    await expect(added).to_contain_text("Zebras")
+    await expect(added).to_contain_text(f"of {len(page_text):,} characters")

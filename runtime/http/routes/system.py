@@ -116,6 +116,7 @@ async def openapi(call: HttpCall) -> Reply:
     path="/docs",
     summary="Read this documentation as a page",
     uses_store="no",
+    ignores_query=True,
     successes=(SuccessReply(200, "The page.", media_type="text/html"),),
 )
 async def docs(call: HttpCall) -> Reply:

@@ -37,7 +37,7 @@ def test_breadcrumbs_that_no_source_fetched_are_reported(capsys: pytest.CaptureF
     ]
     print_explanation(explanation(sources, ["agent.response.v1"]))
     printed = capsys.readouterr().out
-    assert "! conversation (user.message.v1): older breadcrumbs were left out, limit 10" in printed
+    assert "! conversation (user.message.v1): older ones are left out, limit 10" in printed
     assert "! notes (any schema): found nothing" in printed
     assert "! no source reads agent.response.v1, which this session has" in printed
     assert "note.v1" not in printed and "tool.catalog.v1" not in printed

@@ -115,6 +115,41 @@ async def test_an_error_shows_its_reason_and_a_retry_answers_the_message(
     await expect(panel.locator(".user")).to_have_count(1)
 
 
+async def test_the_panel_shows_why_the_model_is_called_again(
+    chrome: Chrome, guarded: Guarded, session: str
+) -> None:
+    guarded.model.behaviour = "rate_limited"
+    guarded.model.options["retry_after"] = "30"
+    await chrome.configure(guarded.up.url, KEY)
+    panel = await chrome.panel(session)
+    await say(panel, "Are you busy?")
+    note = panel.locator(".draft .retrying")
+    await expect(note).to_contain_text("too many requests (429)")
+    await expect(note).to_contain_text("Attempt 2 in")
+    await panel.reload()
+    await expect(note).to_contain_text("too many requests (429)")
+    await panel.get_by_role("button", name="Stop").click()
+    await expect(panel.locator(".stopped")).to_be_visible()
+    await expect(note).to_have_count(0)
+
+
+async def test_the_panel_folds_reasoning_and_does_not_show_it_as_the_answer(
+    chrome: Chrome, guarded: Guarded, session: str
+) -> None:
+    guarded.model.behaviour = "chunks"
+    guarded.model.options["deltas"] = [
+        {"reasoning_content": "I wonder about zebras."},
+        {"content": "Stripes."},
+    ]
+    await chrome.configure(guarded.up.url, KEY)
+    panel = await chrome.panel(session)
+    await say(panel, "What do zebras have?")
+    await expect(answers(panel).locator(".rich")).to_have_text("Stripes.")
+    await expect(panel.locator(".reasoning .words")).to_be_hidden()
+    await panel.get_by_text("Reasoning", exact=True).click()
+    await expect(panel.locator(".reasoning .words")).to_have_text("I wonder about zebras.")
+
+
 # --- Tokens ----------------------------------------------------------------------------------------------
 
 

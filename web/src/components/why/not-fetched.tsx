@@ -39,8 +39,11 @@ export function NotFetched({ explained }: { explained: Explanation }) {
                 </span>
                 <span class="small soft">
                   <span class="mono">{source.key}</span>
-                  {source.limit !== undefined && <> · limit {number(source.limit)}</>}
-                  {source.key_limit !== undefined && " for the key"}
+                  {source.key_limit !== undefined ? (
+                    <> · limit {number(source.key_limit)} for this key</>
+                  ) : (
+                    source.limit !== undefined && <> · limit {number(source.limit)}</>
+                  )}
                 </span>
               </li>
             ))}

@@ -42,6 +42,8 @@ const RUNTIME_KEYS = [
   "context_id",
   "context_version",
   "answers",
+  "adk",
+  "state_delta",
   "model_reasoning",
 ];
 const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];

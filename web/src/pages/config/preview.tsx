@@ -287,6 +287,7 @@ function PreviewLine({ line }: { line: Line }) {
               {item.number === undefined ? "always included" : rankInWords(item.rank)} ·{" "}
               {before && before.tokens !== item.tokens && <>{number(before.tokens)} → </>}
               {plural(item.tokens, "token")}
+              {item.cut && <> · cut to {number(item.cut.kept)} of {number(item.cut.of)} characters</>}
               {item.place !== "conversation" && <> · {item.place === "shared" ? "shared" : "other session"}</>}
             </>
           )}
