@@ -140,7 +140,7 @@ class Explanation:
                     if "key_limit" in source
                     else f"limit {source.get('limit')}"
                 )
-                lines.append(f"{what}: older breadcrumbs were left out, {limit}")
+                lines.append(f"{what}: older ones are left out, {limit}")
             elif source.get("found") == 0 and (source.get("any_tags") or source.get("all_tags")):
                 lines.append(f"{what}: found nothing")
         if self.unread_schemas:

@@ -209,9 +209,15 @@ var Sessions = class {
 			signal
 		});
 	}
-	/** Copy a session, up to and including `message_id`, or only what is before `before_id`. */
-	fork(id, body = {}) {
-		return this.#client.json(pathOf(id, "/fork"), { body });
+	/**
+	* Copy a session, up to and including `message_id`, or only what is before `before_id`. A second call with the same
+	* key returns the same fork.
+	*/
+	fork(id, body = {}, key = newId()) {
+		return this.#client.json(pathOf(id, "/fork"), {
+			body,
+			headers: { "idempotency-key": key }
+		});
 	}
 	/** Run the failed turn of a message again, by default the newest. */
 	retry(id, messageId) {
