@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from breadcrumbs.cli.client import path_of
+from breadcrumbs.cli.client import check_encodable, path_of
 from breadcrumbs.cli.output import CommandError, UsageError, one_line
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def choose_id(prefix: str, candidates: Iterable[tuple[str, str]], what: str) -> 
 def find_breadcrumb(client: Client, text: str) -> str:
     """Return the id of a breadcrumb from its beginning. A whole id is returned as it is."""
     if not is_id_prefix(text):
+        check_encodable(text)
         if len(text) < _ID_LENGTH:
             raise UsageError(
                 f"{text!r} is not an id: use a whole id, or its beginning with at least 4 characters"
