@@ -273,7 +273,7 @@ def test_an_invalid_post_fails_with_an_explanation(user: User) -> None:
     stderr = user.fails("post", "x", "--tag", "session:a", "--session", "b")
     assert "one session" in stderr and len(stderr.splitlines()) == 1
     assert "duration" in user.fails("post", "x", "--ttl", "long")
-    assert "UUID" in user.fails("get", "nonsense")
+    assert "'nonsense' is not an id: use a whole id" in user.fails("get", "nonsense", code=2)
 
 
 # tail

@@ -170,8 +170,10 @@ def on_a_terminal(folder: Path, *arguments: str, until: str | None = None) -> st
 def test_the_banner_names_the_model_and_how_to_choose_a_real_one(tmp_path: Path) -> None:
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
     offline = on_a_terminal(tmp_path, *arguments, until="Press Ctrl-C")
-    (line,) = [line for line in offline.splitlines() if line.strip().startswith("model ")]
-    assert "offline" in line and "crumb up --model ollama:llama3.2" in line and "crumb model list" in line
+    lines = offline.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.strip().startswith("model ")]
+    assert "offline" in lines[place] and "crumb up --model ollama:llama3.2" in lines[place + 1]
+    assert "crumb model list" in lines[place + 2]
     (tmp_path / "crumb.toml").write_text('[models.aliases]\nhouse = "ollama:llama3.2"\n', "utf-8")
     real = on_a_terminal(tmp_path, *arguments, "--model", "house", until="Press Ctrl-C")
     assert "house (ollama:llama3.2)" in real and "crumb model list" not in real
