@@ -14,6 +14,7 @@ AGENT_ERROR: Final = "agent.error.v1"
 TOOL_REQUEST: Final = "tool.request.v1"
 TOOL_RESPONSE: Final = "tool.response.v1"
 PAGE_CONTENT: Final = "page.content.v1"
+FEEDBACK: Final = "feedback.v1"
 
 # Sessions and their state
 SESSION_RECORD: Final = "session.v1"
@@ -42,6 +43,7 @@ INTERNAL_SCHEMAS: Final = frozenset(
         AGENT_CANCEL,
         CONTEXT_CONFIG,
         CONTEXT_REQUEST,
+        FEEDBACK,
         SCHEMA_DEFINITION,
     )
 )
@@ -53,7 +55,7 @@ PROTECTED_SCHEMAS: Final = INTERNAL_SCHEMAS | {SESSION_RECORD, STATE_CHANGE, ADK
 An answer cannot have one of these schemas, unless the definition of its agent names it.
 """
 
-SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
+SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE, FEEDBACK))
 """Schemas that identify the author as a user, the runtime or a tool. An agent's answer never has one of these."""
 
 ATTACHMENT_SCHEMAS: Final = frozenset((PAGE_CONTENT,))
@@ -62,9 +64,13 @@ ATTACHMENT_SCHEMAS: Final = frozenset((PAGE_CONTENT,))
 REASONING: Final = "model_reasoning"
 """Context key of an answer with the reasoning of the model. It is shown to people and never to models."""
 
+RECEIPT: Final = "model_receipt"
+"""Context key of an answer with its receipt, and of a tool request with the facts that its receipt needs."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
+        RECEIPT,
         "session_id",
         "trigger_id",
         "creator",

@@ -27,7 +27,7 @@ from breadcrumbs.runtime.breadcrumb.session_rule import (
     users_of,
 )
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
+from breadcrumbs.runtime.schema_names import ADK_EVENT, FEEDBACK, SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.settings.settings import Role
 from breadcrumbs.runtime.store.state import (
     ADK_SESSION,
@@ -73,6 +73,7 @@ _ADK_RULES: Final = {
 
 RULES: Final[Mapping[str, Rule]] = {
     "listModels": _READ,
+    "listAnsweringAgents": _READ,
     "listSessions": _READ,
     "getSession": _READ,
     "listMessages": _READ,
@@ -91,6 +92,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "getBreadcrumb": _READ,
     "getBreadcrumbFull": _READ,
     "getBreadcrumbHistory": _READ,
+    "rateAnswer": _WRITE_AND_READ,  # the reply contains facts about the answer
+    "withdrawFeedback": _WRITE_AND_READ,
+    "getFeedback": _READ,
+    "listFeedback": _READ,
+    "countFeedback": _READ,
     "streamEvents": _READ,
     "saveSelector": _READ,
     "listSelectors": _READ,
@@ -113,13 +119,19 @@ RULES: Final[Mapping[str, Rule]] = {
     "runHygiene": _ADMINISTER,
     "hygieneStats": _ADMINISTER,
     "explainContext": _READ,
+    "getReceipt": _READ,
+    "replayAnswer": _ADMINISTER,  # it costs money, and its prompt can contain items of other sessions
     "previewContext": _READ,
+    "testContextConfig": _READ,
     "checkContextConfig": _READ,
     "contextConfigSchema": _READ,
     "contextConfigValues": Rule(("subscriber",), narrowed=False),
     "listContextConfigs": Rule(("subscriber",), narrowed=False),
     "readContextConfig": Rule(("subscriber",), narrowed=False),
     "replaceContextConfig": _ADMINISTER,
+    "contextConfigLog": Rule(("subscriber",), narrowed=False),
+    "pastContextConfig": Rule(("subscriber",), narrowed=False),
+    "rollBackContextConfig": _ADMINISTER,
     **_ADK_RULES,
     **{f"{operation}BelowApi": rule for operation, rule in _ADK_RULES.items()},
     "issueToken": Rule(access="key"),
@@ -241,8 +253,12 @@ def restrict_query(principal: Principal, query: Query) -> Query:
 def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
     """Check a new breadcrumb, and add the tags of a narrowed token."""
     check_new_user_tags(new.tags)
-    if new.schema_name in (SESSION_RECORD, STATE_CHANGE) and "model" in new.context:
-        check_model_choice(principal)
+    _check_not_feedback(new.schema_name)
+    if new.schema_name in (SESSION_RECORD, STATE_CHANGE):
+        if "model" in new.context:
+            check_model_choice(principal)
+        if "agent" in new.context:
+            check_agent_choice(principal)
     if not principal.is_narrowed:
         return new
     named = (session_of(new.tags), new.context.get("session_id"))
@@ -262,6 +278,7 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
     """Check a change of a breadcrumb. A narrowed token cannot remove `user:` tags, so they are added again."""
     if not may_see(principal, crumb):
         raise NotFound("breadcrumb not found")
+    _check_not_feedback(crumb.schema_name, change.schema_name)
     if not may_read_content(principal, crumb):
         _check_change_of_secret(crumb, change)
     check_new_user_tags(change.tags or (), existing=crumb.tags)
@@ -280,6 +297,26 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
         return change
     own = _own_tags(principal) if principal.user_id is not None else []
     return change.model_copy(update={"tags": _with_tags(change.tags or [], [*users_of(crumb.tags), *own])})
+
+
+def check_delete(principal: Principal, crumb: Breadcrumb) -> None:
+    """Check that the principal may delete a breadcrumb. A narrowed token withdraws only the feedback of its user."""
+    if not may_see(principal, crumb):
+        raise NotFound("breadcrumb not found")
+    if principal.is_narrowed and crumb.schema_name == FEEDBACK:
+        raise Forbidden(
+            "a narrowed token cannot delete feedback here: use DELETE /breadcrumbs/{id}/feedback with the id of the "
+            "answer"
+        )
+
+
+def _check_not_feedback(*schema_names: str | None) -> None:
+    """Refuse a write of feedback by its fields. The runtime fills them from the answer, so they cannot be forged."""
+    if FEEDBACK in schema_names:
+        raise InvalidInput(
+            f"{FEEDBACK} cannot be written here: use PUT /breadcrumbs/{{id}}/feedback with the id of the answer",
+            where="schema_name",
+        )
 
 
 def needs_session_user(principal: Principal) -> bool:
@@ -428,6 +465,18 @@ def check_model_choice(principal: Principal) -> None:
     if not may_choose_model(principal):
         raise Forbidden(
             "choosing the model of a session requires the role 'curator': use a token that has it"
+        )
+
+
+def may_choose_agent(principal: Principal) -> bool:
+    """Return whether the principal may choose the agent that answers in a session that it may change."""
+    return has_role(principal, "curator")
+
+
+def check_agent_choice(principal: Principal) -> None:
+    if not may_choose_agent(principal):
+        raise Forbidden(
+            "choosing the agent of a session requires the role 'curator': use a token that has it"
         )
 
 

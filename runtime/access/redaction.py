@@ -16,6 +16,7 @@ from breadcrumbs.runtime.access.principal import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
+from breadcrumbs.runtime.schema_names import RECEIPT
 from breadcrumbs.runtime.store.state import SHARED_DELTA, decode_state
 
 
@@ -57,6 +58,9 @@ def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
     if isinstance(explain, dict) and explain.keys() & {"items", "left_out"}:
         del context["explain"]  # names all items; GET /contexts/{id}/explain shows only the visible ones
     context.pop(SHARED_DELTA, None)
+    if isinstance(receipt := context.get(RECEIPT), dict) and "items" in receipt:
+        # Names items of all sessions; GET /breadcrumbs/{id}/receipt shows only the visible ones.
+        context[RECEIPT] = {name: value for name, value in receipt.items() if name != "items"}
     if isinstance(event := context.get("event"), dict):
         context["event"] = redact_event(principal, event)
     if context == crumb.context:

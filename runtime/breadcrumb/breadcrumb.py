@@ -34,11 +34,14 @@ from breadcrumbs.runtime.breadcrumb.session_rule import (
     apply_session_rule,
     check_name,
     session_of,
+    users_of,
 )
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, plan_expiry
 from breadcrumbs.runtime.breadcrumb.validation import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
 from breadcrumbs.runtime.hints.hints import check_hints
+from breadcrumbs.runtime.schema_names import HIDDEN_KEYS
 
 MAX_TITLE_LENGTH: Final = 500
 LARGE_BYTES: Final = 16 << 10
@@ -246,6 +249,26 @@ class Breadcrumb:
     def context(self) -> dict[str, Any]:
         context: dict[str, Any] = self.document["context"]
         return context
+
+    @cached_attribute
+    def visible_context(self) -> dict[str, Any]:
+        """The context without the keys that models never see. Cached, because each turn shows its conversation."""
+        return {key: value for key, value in self.context.items() if key not in HIDDEN_KEYS}
+
+    @cached_attribute
+    def visible_text(self) -> str:
+        """The text that models see."""
+        return plain_text(self.visible_context)
+
+    @cached_attribute
+    def own_hints(self) -> Any:
+        """The hints of the breadcrumb itself. Older RCRT data has them in the context."""
+        return self.document.get("llm_hints") or self.context.get("llm_hints")
+
+    @cached_attribute
+    def users(self) -> list[str]:
+        """The users that its tags name. Must not be modified."""
+        return users_of(self.tags)
 
     @cached_attribute
     def session_id(self) -> str | None:

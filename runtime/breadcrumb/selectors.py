@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
@@ -145,12 +146,15 @@ class Selector(BaseModel):
     visibility_in: _Levels | None = None
     sensitivity_in: _Levels | None = None
     context_match: Annotated[tuple[ContextMatch, ...], Field(max_length=MAX_CONTEXT_MATCHES)] | None = None
-    _all_tags: frozenset[str] = PrivateAttr()
-    _any_tags: frozenset[str] = PrivateAttr()
 
-    def model_post_init(self, context: Any, /) -> None:
-        self._all_tags = frozenset(self.all_tags or ())
-        self._any_tags = frozenset(self.any_tags or ())
+    # Cached properties instead of private attributes: pydantic looks up private attributes by slow Python code.
+    @cached_property
+    def _required_tags(self) -> frozenset[str]:
+        return frozenset(self.all_tags or ())
+
+    @cached_property
+    def _alternative_tags(self) -> frozenset[str]:
+        return frozenset(self.any_tags or ())
 
     @field_validator("any_tags", "all_tags", "visibility_in", "sensitivity_in", "context_match")
     @classmethod
@@ -177,9 +181,9 @@ class Selector(BaseModel):
             return False
         if self.session_id is not None and self.session_id != session_id:
             return False
-        if self._all_tags and not self._all_tags.issubset(tags):
+        if self.all_tags and not self._required_tags.issubset(tags):
             return False
-        return not self._any_tags or not self._any_tags.isdisjoint(tags)
+        return not self.any_tags or not self._alternative_tags.isdisjoint(tags)
 
     def matches_header(self, view: Matchable) -> bool:
         """Return whether all conditions hold, except those on the context."""

@@ -109,6 +109,8 @@ class Expiry:
     max_reads: int = 0
     needs_all: bool = False
     """Whether both the time and the reads must be used up. Otherwise one of them is enough."""
+    reduces: bool = False
+    """The breadcrumb is a context: after the time `after` it is reduced to its references instead of deleted."""
 
 
 NEVER = Expiry()

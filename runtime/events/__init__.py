@@ -11,4 +11,5 @@ __all__ = [
     "notices",
     "positions",
     "reader",
+    "unfinished",
 ]

@@ -37,11 +37,8 @@ _RETRY_SECONDS: Final = 1.0
 _SAVE_SECONDS: Final = 0.1
 """Seconds between two saves of a new answer. A shorter answer is never saved."""
 _MAX_SAVE_SECONDS: Final = 1.0
-MAX_SAVED_CHARACTERS: Final = 1 << 18
-"""Above this length, an answer is not saved any more. A client that joins later gets the text up to there.
-
-The text so far is one value in the queue of a stream, and several answers of a session must fit into that queue.
-"""
+MAX_SAVED_CHARACTERS: Final = 1 << 20
+"""Above this length, an answer is not saved any more. No answer that can be stored is longer (1 MiB)."""
 MAX_REASONING_CHARACTERS: Final = 1 << 16
 """Maximum length of the reasoning of an answer. The rest is dropped."""
 

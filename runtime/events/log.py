@@ -84,6 +84,22 @@ class EventLog:
         events.sort(key=lambda event: event.at)
         return events
 
+    async def newest(self, lane: int, after: int, until: int, *, count: int) -> list[Event]:
+        """Return up to `count` events of a lane, the newest first.
+
+        Events at `after` are excluded, and events at `until` are included.
+        """
+        entries = await self._connection.call(
+            lane,
+            b"XREVRANGE",
+            self._streams[lane],
+            b"%d-0" % until,
+            b"(%d-0" % after,
+            b"COUNT",
+            count,
+        )
+        return [decode_event(lane, entry[0], entry[1][1]) for entry in entries]
+
     async def _read_times(self, key: Callable[[int], bytes]) -> Position:
         replies = await self._connection.call_all(
             [(lane, (b"GET", key(lane))) for lane in range(self._keys.lanes)]

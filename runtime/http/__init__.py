@@ -4,6 +4,7 @@
 """
 
 __all__ = [
+    "answering",
     "api",
     "app",
     "routes",

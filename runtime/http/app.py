@@ -12,6 +12,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
+from breadcrumbs.runtime.http.answering import LoadAgents, published_only
 from breadcrumbs.runtime.http.api import docs
 from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.api.operations import Operation
@@ -23,10 +24,12 @@ from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.http.resource import SLASH, Resource
 from breadcrumbs.runtime.http.routes import (
+    answering_agents,
     auth,
     breadcrumbs,
     dead_letters,
     events,
+    feedback,
     messages,
     models,
     operations,
@@ -44,12 +47,15 @@ from breadcrumbs.runtime.store.records import Registry
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 from breadcrumbs.runtime.streams.slots import Slots
+from breadcrumbs.runtime.version import VERSION
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.routes,
     *messages.routes,
     *models.routes,
+    *answering_agents.routes,
     *breadcrumbs.routes,
+    *feedback.routes,
     *events.OPERATIONS,
     *records.OPERATIONS,
     *dead_letters.routes,
@@ -70,6 +76,7 @@ class Application:
         hygiene: Hygiene,
         settings: Settings,
         extra: Sequence[Operation] = (),
+        answering: LoadAgents | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.hub = hub
@@ -96,6 +103,7 @@ class Application:
             UnsentReplies(),
             Slots(total=8, per_owner=4, per_token=2),
             limiter,
+            answering or published_only(store),
         )
         stream = EventStream(services)
         access_log = settings.log_level == "debug"
@@ -108,9 +116,7 @@ class Application:
     @cached_property
     def document(self) -> dict[str, Any]:
         """The OpenAPI document, built on first use. Building it takes longer than the rest of the start-up."""
-        return build_document(
-            self._operations, version=system.VERSION, development_mode=self._development_mode
-        )
+        return build_document(self._operations, version=VERSION, development_mode=self._development_mode)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -146,13 +152,19 @@ def _protect_encoded_slashes(scope: Scope) -> Scope:
 
 
 def build_app(
-    store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings, extra: Sequence[Operation] = ()
+    store: Store,
+    hub: EventHub,
+    hygiene: Hygiene,
+    settings: Settings,
+    extra: Sequence[Operation] = (),
+    answering: LoadAgents | None = None,
 ) -> Application:
     """Build the application. The caller opens and closes the store, the hub and hygiene.
 
-    `extra` contains the operations of other packages, such as the context builder.
+    `extra` contains the operations of other packages, such as the context builder. `answering` returns the agents that
+    answer users. Without it, only agents that runners publish are known.
     """
-    return Application(store, hub, hygiene, settings, extra)
+    return Application(store, hub, hygiene, settings, extra, answering)
 
 
 def _routes(operations: Sequence[Operation], services: Services, stream: ASGIApp) -> list[Route]:

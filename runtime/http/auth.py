@@ -260,14 +260,15 @@ def _query_token(query: bytes) -> bytes | None:
 
 
 def _make_key_holder(key: ApiKey, secret: bytes) -> KeyHolder:
-    raw = key.key.get_secret_value().encode()
-    # A key without an agent_id always gets the same agent. Both ids are keyed hashes and do not reveal the key.
+    # A key without an agent_id always gets the same agent. Both ids are keyed hashes and do not reveal the key. A key
+    # of which only the hash is known has other ids than the same key in plain text.
+    raw = b"sha256 " + key.digest if key.key is None else key.key.get_secret_value().encode()
     agent = key.agent_id or UUID(bytes=_derive_key(secret, b"agent of key " + raw)[:16], version=4)
     key_id = _derive_key(secret, b"id of key " + raw)[:9]
     principal = Principal(
         key.owner_id, agent, frozenset(key.roles), key_id=base64.urlsafe_b64encode(key_id).decode()
     )
-    return KeyHolder(principal, frozenset((agent, *key.agent_ids)), sha256(raw).digest())
+    return KeyHolder(principal, frozenset((agent, *key.agent_ids)), key.digest)
 
 
 def _derive_key(secret: bytes, label: bytes) -> bytes:

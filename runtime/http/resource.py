@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.http.api.problems import (
     METHOD_NOT_ALLOWED,
     ClientDisconnected,
@@ -89,12 +90,19 @@ class Resource:
         """Check the budget and the session token, and run the handler."""
         limiter = self._services.limiter
         left = () if limiter is None else await call.spend(limiter)
-        if for_session and call.operation.method != "GET":
+        reads = call.operation.method == "GET"
+        if for_session and not reads:
             await call.check_session_token()
-        reply = await handle(call)
+        try:
+            reply = await handle(call)
+        except NotFound:
+            if for_session and reads:
+                await call.check_session_token()  # 401 if the session was deleted, as for writes
+            raise
         if for_session:
-            # Check again. If the session was replaced meanwhile, the reply must not contain data of the new one.
-            await call.check_session_token(missing_is_fine=True)
+            # Check again. If the session was replaced meanwhile, the reply must not contain data of the new one. A
+            # write can be the deletion of the session itself.
+            await call.check_session_token(missing_is_fine=not reads)
         reply.headers += left
         return reply
 

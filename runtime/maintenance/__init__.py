@@ -4,6 +4,7 @@
 """
 
 __all__ = [
+    "archive_lines",
     "checks",
     "export_import",
     "hygiene",

@@ -9,6 +9,10 @@ A large history continues in more lines, each with some of the versions:
 
     {"history_of": {"id", "owner_id", "version", "created_at"}, "history": [{…an older version}, …]}
 
+Documents of the archive (`archive_lines.py`) have lines of their own:
+
+    {"archived": {"owner_id", "kind", "digest", "log": [{"at", "name"?, "source"?}, …], "document"}}
+
 Ids, versions, times and history are preserved. An import validates each breadcrumb like a client's request, so a file
 that was edited by hand cannot store anything that the API rejects.
 """
@@ -30,7 +34,9 @@ from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, nesting_depth, 
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound
+from breadcrumbs.runtime.maintenance.archive_lines import ARCHIVED, ArchiveLine, decode_archived
 from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
@@ -310,6 +316,8 @@ class Imported:
     written: int = 0
     already_there: int = 0
     expired: int = 0
+    archived: int = 0
+    """Documents of the archive that were written."""
     bad_lines: list[BadLine] = field(default_factory=list)
 
 
@@ -351,6 +359,7 @@ class _Importer:
     async def import_batch(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Import numbered lines: first the breadcrumbs, then the rest of their history."""
         self.count.lines += len(lines)
+        lines = await self._without_archived(lines)
         decoded = [(number, line) for number, raw in lines if (line := self._decode(number, raw)) is not None]
         breadcrumbs = [line for _, line in decoded if not isinstance(line, MoreHistory)]
         async with anyio.create_task_group() as tasks:
@@ -361,6 +370,30 @@ class _Importer:
         for number, line in decoded:
             if isinstance(line, MoreHistory):
                 await self._extend_history(number, line)
+
+    async def _without_archived(self, lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Import the documents of the archive, and return the other lines."""
+        others = []
+        for number, raw in lines:
+            if not raw.lstrip().startswith(ARCHIVED):
+                others.append((number, raw))
+                continue
+            try:
+                line = decode_archived(raw, owner=self._owner)
+            except InvalidInput as error:
+                self.count.bad_lines.append(BadLine(number, _error_text(error)))
+            else:
+                await self._restore_archived(line)
+        return others
+
+    async def _restore_archived(self, line: ArchiveLine) -> None:
+        archive, document = Archive(self._store), line.document
+        if self._dry_run:
+            written = await archive.get(line.owner, document.digest, document.kind) is None
+        else:
+            written = await archive.restore(line.owner, document.kind, document.document, line.entries)
+        if written:
+            self.count.archived += 1
 
     def _decode(self, number: int, raw: bytes) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory | None:
         """Decode a line. If it is invalid, record it and return None."""

@@ -4,7 +4,9 @@
 """
 
 __all__ = [
+    "histories",
     "model_view",
+    "past",
     "schema_hints",
     "sources",
 ]

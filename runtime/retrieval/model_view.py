@@ -6,12 +6,14 @@ Context building and the search tool use it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
-from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS, REASONING
+from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS, REASONING, RECEIPT
+
+_NOT_FOR_HINTS: Final = (REASONING, RECEIPT)
 
 
 def withheld_reason(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
@@ -31,18 +33,21 @@ def find_hints(
 
     The definition is None if the breadcrumb has its own hints.
     """
-    hints = own_hints(crumb)
+    hints = crumb.own_hints
     if hints:
         return hints, None
+    if not definitions:
+        return None, None
     definition = definitions.get(crumb.schema_name or "")
     hints = None if definition is None else own_hints(definition)
     return (hints, definition) if hints else (None, None)
 
 
 def model_content(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the content as a model sees it, with hints applied and hidden keys removed."""
-    context = crumb.context
-    if REASONING in context:  # removed before the hints, because a template could copy it to another key
-        context = {key: value for key, value in context.items() if key != REASONING}
-    content = apply_hints(context, hints) if hints else context
+    """Return the content as a model sees it, with hints applied and hidden keys removed. It must not be modified."""
+    if not hints:
+        return crumb.visible_context
+    # Some keys are removed before the hints, because a template could copy them to another key.
+    shown = {key: value for key, value in crumb.context.items() if key not in _NOT_FOR_HINTS}
+    content = apply_hints(shown, hints)
     return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

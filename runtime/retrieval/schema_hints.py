@@ -24,8 +24,8 @@ _MAX_CACHED_SCHEMAS: Final = 1_024
 
 
 def own_hints(crumb: Breadcrumb) -> Any:
-    """Return the hints of the breadcrumb itself. Older RCRT data has them in the context."""
-    return crumb.document.get("llm_hints") or crumb.context.get("llm_hints")
+    """Return the hints of the breadcrumb itself."""
+    return crumb.own_hints
 
 
 class DefinitionReads(NamedTuple):

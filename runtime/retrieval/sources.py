@@ -7,10 +7,10 @@ also reads the indexes of breadcrumbs without a session (see `Fetch.includes_sha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,13 +19,25 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Ta
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.session_rule import user_tags, users_of
 from breadcrumbs.runtime.concurrency import gather
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Keep, Read, recent_of, recent_shared
+from breadcrumbs.runtime.store.batched_reads import (
+    RECENT_BYTES,
+    Keep,
+    Read,
+    count_of,
+    recent_of,
+    recent_shared,
+)
 from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
 SourceTags = Annotated[tuple[Tag, ...], Field(max_length=64)]
 SourceKey = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+
+
+COUNTABLE: Final = "a schema_name, no tags and the scope current"
+"""Conditions of `Source.is_countable`, for error messages."""
 
 
 class Fetch(BaseModel):
@@ -40,11 +52,25 @@ class Fetch(BaseModel):
     limit: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
         10, description="Maximum number of breadcrumbs, for the method recent"
     )
+    keep: Annotated[int, Field(ge=1, le=999, strict=True)] | None = Field(
+        None,
+        description="Stepped window, for the method recent: the source grows up to limit and is then cut to keep, so "
+        "that prompt caches can be used. It needs a schema_name, no tags and the scope current. Default: with each new "
+        "breadcrumb beyond limit, the oldest one is dropped.",
+    )
     conversation_scope: Scope | None = Field(
         None,
         description="current: this session only (default); user: all sessions of this user; all: all sessions. "
         "`latest` without a scope also finds breadcrumbs without a session, such as a tool catalog",
     )
+
+    @model_validator(mode="after")
+    def _check_keep(self) -> Fetch:
+        if self.keep is not None and self.method != "recent":
+            raise ValueError(f"keep needs the method recent, not {self.method}")
+        if self.keep is not None and self.keep >= self.limit:
+            raise ValueError(f"keep must be less than limit ({self.limit}), not {self.keep}")
+        return self
 
     @property
     def scope(self) -> Scope:
@@ -86,6 +112,22 @@ class Source(BaseModel):
             raise ValueError("a source requires a schema_name or tags, otherwise it would fetch everything")
         return self
 
+    @model_validator(mode="after")
+    def _check_keep(self) -> Source:
+        if self.fetch.keep is not None and not self.is_countable:
+            raise ValueError(f"fetch.keep needs {COUNTABLE}, because the breadcrumbs are counted")
+        return self
+
+    @property
+    def is_countable(self) -> bool:
+        """Whether an index of the session contains exactly the breadcrumbs of the source, so they can be counted."""
+        return (
+            self.fetch.method == "recent"
+            and self.fetch.scope == "current"
+            and self.schema_name is not None
+            and not (self.any_tags or self.all_tags)
+        )
+
 
 class SourceItem(NamedTuple):
     """A breadcrumb that a source found."""
@@ -121,6 +163,17 @@ class Fetched:
     """One list per source, newest first. None: the source is the trigger."""
     notes: list[str]
     """Explain which sources could not be read."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """Number of breadcrumbs of counted sources up to the time `counted_until`, by index of the source."""
+    counted_until: int = 0
+
+    async def recount(self, store: Store, trigger: Breadcrumb) -> None:
+        """Count again if the trigger is older than its event. That is so after an edit or a retry."""
+        if self.counts and self.counted_until != trigger.created:
+            reads = [_count(store, self.sources[number], trigger, trigger.created) for number in self.counts]
+            counted = await store.read_batch(*reads)
+            self.counts = dict(zip(self.counts, counted, strict=True))
+            self.counted_until = trigger.created
 
     def items(self, trigger: Breadcrumb) -> list[SourceItem]:
         """Return all results as items, in the order of the sources."""
@@ -226,13 +279,21 @@ class Fetching:
         *,
         keep: Keep | None = None,
         max_bytes: int = RECENT_BYTES,
+        counted: Collection[int] = (),
     ) -> None:
         """Plan the reads and listings.
 
         Breadcrumbs that `keep` refuses are treated as missing. `max_bytes` is the byte budget of all sources together,
-        in equal shares. Each source can return at least one breadcrumb.
+        in equal shares. Each source can return at least one breadcrumb. `counted` are the indexes of sources whose
+        breadcrumbs are counted, see `Source.is_countable`.
         """
         self._sources = sources
+        self._counted = sorted(counted) if trigger.session_id is not None else ()
+        self._counted_until = _time_of(trigger)
+        self._count_reads = [
+            _count(store, sources[number], trigger, self._counted_until) for number in self._counted
+        ]
+        self._counts: list[int] = []
         self._notes: list[str] = []
         request = _FetchRequest(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
         self._plans = [_plan(request, source) for source in sources]
@@ -242,12 +303,13 @@ class Fetching:
         self._failure: Exception | None = None
 
     @property
-    def reads(self) -> list[Read[list[Breadcrumb]]]:
-        return [read for plan in self._plans for read in plan.reads]
+    def reads(self) -> list[Read[Any]]:
+        return [*(read for plan in self._plans for read in plan.reads), *self._count_reads]
 
-    def take_results(self, results: Iterator[list[Breadcrumb]]) -> None:
+    def take_results(self, results: Iterator[Any]) -> None:
         """Take the results of `reads` from the start of an iterator."""
         self._results = [list(islice(results, len(plan.reads))) for plan in self._plans]
+        self._counts = list(islice(results, len(self._count_reads)))
 
     @property
     def has_listings(self) -> bool:
@@ -272,6 +334,8 @@ class Fetching:
             self._sources,
             [self._result(number, plan) for number, plan in enumerate(self._plans)],
             self._notes,
+            dict(zip(self._counted, self._counts, strict=True)),
+            self._counted_until,
         )
 
     def _result(self, number: int, plan: _Plan) -> list[Breadcrumb] | None:
@@ -289,12 +353,27 @@ async def fetch(
     *,
     keep: Keep | None = None,
     max_bytes: int = RECENT_BYTES,
+    counted: Collection[int] = (),
 ) -> Fetched:
     """Fetch all sources concurrently."""
-    fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes)
+    fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes, counted=counted)
     results, _ = await gather(store.read_batch(*fetching.reads), fetching.list_all())
     fetching.take_results(iter(results))
     return fetching.fetched()
+
+
+def _time_of(trigger: TriggerFacts) -> int:
+    """Return when a trigger was created. The event of an edit or a retry is later, see `Fetched.recount`."""
+    if isinstance(trigger, Breadcrumb):
+        return trigger.created
+    return trigger.at if isinstance(trigger, Event) else 0
+
+
+def _count(store: Store, source: Source, trigger: TriggerFacts, until: int) -> Read[int]:
+    """Count the breadcrumbs of a countable source that are not newer than a time."""
+    return count_of(
+        store, trigger.owner_id, trigger.session_id or "", source.schema_name or "", before=until + 1
+    )
 
 
 # Plans by scope
@@ -346,7 +425,7 @@ def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
         request.trigger.owner_id,
         schema,
         source.fetch.max_items,
-        _shared_filter(request.trigger),
+        shared_filter(request.trigger),
         max_bytes=request.max_bytes,
     )
     if session is None:
@@ -356,7 +435,7 @@ def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
 
 
 async def _list_session_or_shared(request: _FetchRequest, source: Source) -> list[Breadcrumb]:
-    session, is_shared, keep = request.trigger.session_id, _shared_filter(request.trigger), request.keep
+    session, is_shared, keep = request.trigger.session_id, shared_filter(request.trigger), request.keep
 
     def keep_shared(crumb: Breadcrumb) -> bool:
         return is_shared(crumb) and (keep is None or keep(crumb))
@@ -397,7 +476,7 @@ def _only_schema(request: _FetchRequest, source: Source) -> str | None:
     return source.schema_name if not (source.any_tags or source.all_tags or request.keep) else None
 
 
-def _shared_filter(trigger: TriggerFacts) -> Keep:
+def shared_filter(trigger: TriggerFacts) -> Keep:
     """Return a filter for breadcrumbs without a session. It refuses private, secret and other users' breadcrumbs."""
     own_users = set(users_of(trigger.tags))
 

@@ -4,6 +4,9 @@
 """
 
 __all__ = [
+    "cancellations",
+    "feedback",
+    "feedback_lists",
     "forks",
     "messages",
     "outcome_matching",

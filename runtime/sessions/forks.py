@@ -25,9 +25,13 @@ from breadcrumbs.runtime.schema_names import (
     AGENT_CANCEL,
     AGENT_CONTEXT,
     AGENT_ERROR,
+    FEEDBACK,
+    RECEIPT,
+    RUNTIME_KEYS,
     SESSION_RECORD,
     STATE_CHANGE,
 )
+from breadcrumbs.runtime.sessions.feedback_copies import copy_feedback
 from breadcrumbs.runtime.sessions.messages import message_in
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.placement import derive_id_in_session
@@ -43,10 +47,18 @@ from breadcrumbs.runtime.store.state import (
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 
-_NOT_COPIED: Final = frozenset((SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL))
-"""Schemas that describe the original session or its turns. They are not part of the conversation."""
+_NOT_COPIED: Final = frozenset(
+    (SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL, FEEDBACK)
+)
+"""Schemas that describe the original session or its turns. They are not part of the conversation.
+
+Feedback is copied after the answers, because it can be newer than the last copied message.
+"""
 _CONTEXT_REFERENCES: Final = frozenset(("context_id", "context_version"))
 """Keys that refer to a context. They are removed, because contexts are not copied."""
+
+_NESTED_REFERENCES: Final = RUNTIME_KEYS - {"state_delta", "adk"}
+"""Keys of the runtime in which ids are also replaced in nested values. The others contain data of users."""
 
 _BATCH_SIZE: Final = 32
 """Maximum number of breadcrumbs that are copied concurrently."""
@@ -67,6 +79,8 @@ class ForkOptions:
     """User of the new session. None: no user, even if the original session has one."""
     model: str | None = None
     """Model of the new session. None: agents use their own."""
+    agent: str | None = None
+    """Agent of the new session. None: all agents answer."""
     request: str | None = None
     """Identifies the request. A repeated request resumes the same fork. None if the request cannot be repeated."""
 
@@ -109,6 +123,7 @@ async def fork(
         async with anyio.create_task_group() as tasks:
             for crumb in batch:
                 tasks.start_soon(_copy, store, crumb, session, ids)
+    await copy_feedback(store, principal, origin, session, ids)
     return written
 
 
@@ -246,6 +261,8 @@ def _session_record(session: str, origin: str, survey: _Survey, options: ForkOpt
         context["title"] = title
     if options.model is not None:
         context["model"] = options.model
+    if options.agent is not None:
+        context["agent"] = options.agent
     return BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,
@@ -284,8 +301,15 @@ def _copy_of(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrum
     document = dict(crumb.document)
     document["tags"] = [SESSION + session if tag.startswith(SESSION) else tag for tag in crumb.tags]
     context = {
-        name: _map_ids(value, ids) for name, value in crumb.context.items() if name not in _CONTEXT_REFERENCES
+        name: _map_all_ids(value, ids) if name in _NESTED_REFERENCES else _map_ids(value, ids)
+        for name, value in crumb.context.items()
+        if name not in _CONTEXT_REFERENCES
     }
+    if isinstance(receipt := context.pop(RECEIPT, None), dict) and crumb.created_by is None:
+        # The prompt of the answer was made in the original session, so only the original answer can prove it. Clients
+        # can write any receipt into their own breadcrumbs and into an edit, so these are not trusted.
+        earlier = receipt.get("copy_of") if crumb.version == 1 else None
+        context[RECEIPT] = {"copy_of": earlier or str(crumb.id)}
     document["context"] = {**context, "session_id": session}
     return Breadcrumb(
         ids[str(crumb.id)],
@@ -301,8 +325,17 @@ def _copy_of(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrum
     )
 
 
+def _map_all_ids(value: Any, ids: dict[str, UUID]) -> Any:
+    """Replace ids of originals by the ids of their copies, also in nested lists and objects."""
+    if isinstance(value, dict):
+        return {name: _map_all_ids(item, ids) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_map_all_ids(item, ids) for item in value]
+    return _map_ids(value, ids)
+
+
 def _map_ids(value: Any, ids: dict[str, UUID]) -> Any:
-    """Replace ids of originals by the ids of their copies."""
+    """Replace ids of originals by the ids of their copies. Nested values are data of the author and not changed."""
     if isinstance(value, str):
         return str(ids[value]) if value in ids else value
     if isinstance(value, list):

@@ -23,7 +23,7 @@ def is_outcome(
         return False
     if schema_name == AGENT_ERROR:
         return agent in (None, context.get("agent_id", agent))
-    return (schema_name == AGENT_RESPONSE or _is_by_agent(context)) and agent in (None, agent_of(context))
+    return (schema_name == AGENT_RESPONSE or is_by_agent(context)) and agent in (None, agent_of(context))
 
 
 def agent_of(context: Mapping[str, Any]) -> str | None:
@@ -40,7 +40,8 @@ def _names_message(context: Mapping[str, Any], message_id: str) -> bool:
     return context.get("trigger_id") == message_id or (isinstance(merged, list) and message_id in merged)
 
 
-def _is_by_agent(context: Mapping[str, Any]) -> bool:
+def is_by_agent(context: Mapping[str, Any]) -> bool:
+    """Return whether an agent wrote a breadcrumb."""
     # An agent can use another schema for its answers. Tool requests have no creator.
     creator = context.get("creator")
     return isinstance(creator, dict) and creator.get("type") == "agent"

@@ -133,7 +133,7 @@ class Sessions:
         """Check that the session of a narrowed token was not deleted.
 
         Raise `Unauthenticated` if it was deleted after the token was issued. `missing_is_fine` skips the check if the
-        session does not exist. Only reads set it, because they then return nothing. A write would create a new session.
+        session does not exist. It is for the end of a write, which can be the deletion of the session itself.
         """
         if principal.session_id is None:
             return

@@ -10,11 +10,20 @@ import ipaddress
 import os
 import re
 import tomllib
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
@@ -50,7 +59,12 @@ class ApiKey(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key: Annotated[SecretStr, Field(min_length=16)]
+    key: Annotated[SecretStr, Field(min_length=16)] | None = Field(
+        None, description="The key itself. Prefer `key_sha256` in a file"
+    )
+    key_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        None, description="SHA-256 of the key, in hexadecimal digits. It does not reveal the key"
+    )
     owner_id: UUID
     agent_id: UUID | None = None
     agent_ids: tuple[UUID, ...] = Field(
@@ -59,6 +73,19 @@ class ApiKey(BaseModel):
     roles: tuple[Role, ...] = ALL_ROLES
     name: str = ""
     """A label for the operator."""
+
+    @model_validator(mode="after")
+    def _check_one_form(self) -> Self:
+        if (self.key is None) == (self.key_sha256 is None):
+            raise ValueError("an API key needs either key or key_sha256: crumb keys new prints an entry")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key is not None:
+            return sha256(self.key.get_secret_value().encode()).digest()
+        return bytes.fromhex(self.key_sha256 or "")
 
 
 class Settings(BaseSettings):

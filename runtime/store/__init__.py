@@ -5,10 +5,12 @@ Start with `store.py` (writes and reads), `keys.py` (the key schema) and `lua/` 
 """
 
 __all__ = [
+    "archive",
     "batched_reads",
     "breadcrumb_scan",
     "cursors",
     "dead_letter_store",
+    "edits",
     "expiry",
     "fence",
     "history",
@@ -21,10 +23,12 @@ __all__ = [
     "opening",
     "options",
     "placement",
+    "published_agents",
     "published_configs",
     "quotas",
     "record",
     "records",
+    "reduction",
     "running_answers",
     "scan",
     "session_deletion",

@@ -23,10 +23,12 @@ from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import ReadContext
 from breadcrumbs.runtime.store.state import (
     ACTIVE,
+    AGENT,
     MODEL,
     About,
-    chosen_model,
+    Choices,
     decode_about,
+    decode_choices,
     decode_state,
     paused_at,
 )
@@ -217,10 +219,11 @@ def pause_of(context: ReadContext, owner: UUID, session_id: str) -> Read[int | N
     return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), ACTIVE), paused_at)
 
 
-def model_of(context: ReadContext, owner: UUID, session_id: str) -> Read[str | None]:
-    """Read the model that was chosen for a session. None: agents use their own."""
+def choices_of(context: ReadContext, owner: UUID, session_id: str) -> Read[Choices]:
+    """Read the model and the agent that were chosen for a session."""
     lane = context.keys.session_lane(owner, session_id)
-    return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), MODEL), chosen_model)
+    command = (b"HMGET", context.keys.state(lane, owner, session_id), MODEL, AGENT)
+    return read_command(lane, command, decode_choices)
 
 
 def recent_of(

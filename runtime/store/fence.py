@@ -12,6 +12,10 @@ class LeaseLost(BreadcrumbsError):
     """The lease expired, or another worker holds the lane. The next holder repeats the turn."""
 
 
+class AnswerCancelled(BreadcrumbsError):
+    """The session was stopped (`agent.cancel.v1`) after the answer was requested. The answer was not written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right of one worker to commit in a lane."""
@@ -33,6 +37,16 @@ class EndedAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedAnswer:
+    """The request that an answer belongs to. A later cancellation in the session refuses the answer."""
+
+    owner: UUID
+    session: str
+    at: int
+    """Time of the message, or of its last retry."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Turns a write into the commit of a worker.
 
@@ -50,3 +64,5 @@ class Fence:
     """The time of the event that led to this write. If the session was deleted since, the write is refused."""
     ended: EndedAnswers | None = None
     """The running answers that end with this write. None: none was saved."""
+    requested: RequestedAnswer | None = None
+    """The request that this write answers. None: a cancellation does not refuse the write."""

@@ -35,6 +35,7 @@ Per session
                                               after: time of the last deletion of this name, as recorded when the
                                               session began (deletions.lua), 0 = none; absent if the session began
                                               before this field existed
+                                              reduced: 1 if it has had a reduced context (reduction.py), else absent
     z <owner> <session>              hash     state: name -> `<time when it was set> <JSON>`; no JSON = removed;
                                               `!<readers> ` before the JSON = restricted readers (see state.py).
                                               Names that begin with a null byte: facts such as its title and its user
@@ -51,7 +52,9 @@ Per lane, other keys
     e                                stream   events; the id is `<time>-0`, with the same times as the scores
     m                                string   trim mark: events up to this time can have been removed
     c                                string   clock of the lane: the time of the last write
-    q                                zset     expiry queue: member = owner + id, score = time of expiry
+    q                                zset     expiry queue: member = owner + id, score = time of expiry, for contexts
+                                              time of reduction. Member = owner + session (and a null byte if the name
+                                              has 16 bytes): check whether the session has only reduced contexts left
     i <owner> <digest>               string   idempotency key: digest of the content, id and time (expires by itself)
     g <owner> <digest>               string   budget of requests: time when it is full again (expires by itself)
 Per lane and kind of worker (context builders, agent runners)
@@ -69,10 +72,15 @@ Lane 0 only: workers
     G <worker>                       string   the config file that a context builder uses (JSON); expires by itself
     M                                hash     kind of worker -> models that it offers (JSON, see offered_models.py);
                                               absent until an agent runner has started
+    O                                hash     kind of worker -> its agents that answer users (JSON, see
+                                              published_agents.py); absent until an agent runner has started
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
     T                                hash     tenants: id -> JSON
+    V <owner>                        hash     archive: kind (one byte) + 16 hexadecimal digits of the digest ->
+                                              `<time when it was kept> <JSON>`; "" -> bytes of all documents
+    L <owner> <kind>                 list     log of the archive, the newest entry first: see archive.lua
     H                                hash     hygiene counters
 Once per store
     <namespace>:meta                 hash     number of lanes, format, the secret that signs tokens and cursors
@@ -259,11 +267,20 @@ class Keys:
     def offered_models(self) -> bytes:
         return self._prefixes[0] + b"M"
 
+    def published_agents(self) -> bytes:
+        return self._prefixes[0] + b"O"
+
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)
 
     def selectors(self, owner: UUID) -> bytes:
         return b"%sS%s" % (self._prefixes[0], owner.bytes)
+
+    def archive(self, owner: UUID) -> bytes:
+        return b"%sV%s" % (self._prefixes[0], owner.bytes)
+
+    def archive_log(self, owner: UUID, kind: str) -> bytes:
+        return b"%sL%s%s" % (self._prefixes[0], owner.bytes, kind.encode())
 
     def tenants(self) -> bytes:
         return self._prefixes[0] + b"T"

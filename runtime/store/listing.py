@@ -252,7 +252,7 @@ async def _sessionless_indexes(context: ReadContext, owner: UUID, schema: str | 
 def _range_reader(context: ReadContext, query: Query) -> RangeReader:
     # A breadcrumb updated since T was created since T, or has an entry since T in the index of updates. Both are
     # ranges of an index.
-    floor = query.updated_since if query.by_update and query.updated_since is not None else 0
+    floor = (query.updated_since if query.by_update else query.created_since) or 0
 
     async def read(requests: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
         command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)

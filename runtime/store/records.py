@@ -14,6 +14,7 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.store.archive import delete_archive
 from breadcrumbs.runtime.store.store import Store
 
 MAX_SELECTORS: Final = 1_000
@@ -166,6 +167,7 @@ class Registry:
             await connection.call(_LANE, b"DEL", keys.agents(owner)),
             await connection.call(_LANE, b"DEL", keys.selectors(owner)),
             await self._delete(keys.tenants(), owner),
+            await delete_archive(self._store, owner),
         ]
         return any(removed)
 

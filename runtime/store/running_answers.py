@@ -142,6 +142,15 @@ def discard(store: Store, lease: Lease, ended: EndedAnswers) -> None:
     store.connection.post(lease.lane, b"EVAL", _DISCARD.source, len(keys), *keys, lease.value, ended.fields)
 
 
+async def end_before(store: Store, owner: UUID, session: str, time: int) -> None:
+    """Remove the running answers of a session whose events are older than `time`."""
+    lane = store.keys.session_lane(owner, session)
+    key = store.keys.running(lane, owner, session)
+    fields = await store.connection.call(lane, b"HKEYS", key)
+    if ended := [field for field in fields if _event_time(field) < time]:
+        await store.connection.call(lane, b"HDEL", key, *ended)
+
+
 async def read(store: Store, owner: UUID, session: str) -> list[StoredAnswer]:
     """Return the running answers of a session, the oldest turn first.
 

@@ -18,6 +18,7 @@ from breadcrumbs.runtime.breadcrumb import ttl
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.session_rule import user_in
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, FEEDBACK
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.indexes import indexes_of
@@ -31,7 +32,10 @@ DELETION_RECORD_SECONDS: Final = 31 * 86_400
 MAX_DELETIONS: Final = 20_000
 """Recorded deletions per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
-WriteKind: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
+MAX_CHECKED_SESSION: Final = 64
+"""Breadcrumbs up to which a session with a reduced context is checked for messages: see expiry.py."""
+
+WriteKind: TypeAlias = Literal["create", "update", "delete", "import", "extend", "reduce"]
 Arguments: TypeAlias = list[bytes | str | int]
 CallArguments: TypeAlias = tuple[list[bytes], Arguments]
 """Keys and arguments of one run of a script."""
@@ -48,6 +52,7 @@ class WriteScripts(NamedTuple):
     delete: Script
     restore: Script
     extend: Script
+    reduce: Script
 
     @classmethod
     def inside(cls, *wrappers: str) -> WriteScripts:
@@ -62,6 +67,7 @@ class WriteScripts(NamedTuple):
             Script("delete", inside=recording),
             Script("import", inside=recording),
             Script("extend", inside=wrappers),
+            Script("reduce", inside=wrappers),
         )
 
 
@@ -144,7 +150,7 @@ class ScriptCalls:
             owner.bytes,
             record.encode_without_header(content, by, by),
             expiry.at,
-            expiry.after,
+            _lifetime(expiry),
             _max_reads(expiry),
             content.schema_name,
             record.event_note(content.schema_name, content.tags, private_to(creation.new.visibility, by)),
@@ -189,7 +195,7 @@ class ScriptCalls:
             owner.bytes,
             record.encode_without_header(content, base.created_by, update.by),
             content.expiry.at if update.changes_expiry else "keep",
-            content.expiry.after,
+            _lifetime(content.expiry),
             _max_reads(content.expiry),
             base.version,
             record.event_note(
@@ -200,7 +206,7 @@ class ScriptCalls:
             content.schema_name,
             update.history_body,
             session or "",
-            int(not update.history_body and session is not None),
+            int(not update.history_body and session is not None and base.schema_name != FEEDBACK),
             _or_empty(since),
             *_flatten(update.state),
         ]
@@ -227,10 +233,35 @@ class ScriptCalls:
             base.session_id or "",
             _or_empty(deletion),
             DELETION_RECORD_SECONDS,
+            MAX_CHECKED_SESSION,
         ]
 
-    def restore(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
-        """Return a call of import.lua."""
+    def end(self, lane: int, base: Breadcrumb, session_version: str) -> CallArguments:
+        """Return a call of delete.lua for a context of a session that has nothing but reduced contexts."""
+        keys, args = self.delete(lane, base, only_expired=True, deletion=None)
+        args[5] = "v" + session_version
+        return keys, args
+
+    def reduce(self, lane: int, crumb: Breadcrumb, json: bytes) -> CallArguments:
+        """Return a call of reduce.lua. `json`: the content of the reduced context."""
+        keys, owner, session = self._keys, crumb.owner_id, crumb.session_id or ""
+        return [
+            keys.body(lane, owner, crumb.id.bytes),
+            keys.expiries(lane),
+            keys.session(lane, owner, session),
+        ], [
+            crumb.id.bytes,
+            owner.bytes,
+            session,
+            crumb.version,
+            record.encode(crumb, json=json).partition(b"\n")[2],
+            MAX_CHECKED_SESSION,
+        ]
+
+    def restore(
+        self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb], reduced_at: int
+    ) -> CallArguments:
+        """Return a call of import.lua. `reduced_at`: time when a context is reduced, 0: it is no context."""
         owner, keys = crumb.owner_id, self._keys_of(lane, crumb)
         # Only the first version sets the state. Later versions do not change it.
         first = min(history, key=lambda version: version.version, default=crumb)
@@ -250,7 +281,7 @@ class ScriptCalls:
             crumb.version,
             crumb.created,
             crumb.updated,
-            crumb.expires if crumb.max_reads >= 0 else 0,
+            reduced_at or (crumb.expires if crumb.max_reads >= 0 else 0),
             crumb.schema_name or "",
             record.event_note(
                 crumb.schema_name or "",
@@ -284,7 +315,7 @@ class ScriptCalls:
 
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script, wrapped in commit.lua."""
-        (keys, args), names, lease, ended = call, self._keys, fence.lease, fence.ended
+        (keys, args), names, lease, ended, asked = call, self._keys, fence.lease, fence.ended, fence.requested
         lane, kind = lease.lane, lease.kind
         lease_key = names.lease(lane, kind)
         return [
@@ -295,6 +326,7 @@ class ScriptCalls:
             names.attempts(lane, kind),
             names.dead_letters(lane, kind),
             lease_key if ended is None else names.running(lane, ended.owner, ended.session),
+            lease_key if asked is None else names.by_session(lane, asked.owner, asked.session, AGENT_CANCEL),
         ], [
             *args,
             lease.value,
@@ -302,6 +334,7 @@ class ScriptCalls:
             fence.low,
             fence.dead_letter,
             b"" if ended is None else ended.fields,
+            "" if asked is None else asked.at,
         ]
 
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
@@ -360,6 +393,10 @@ def _flatten(changes: Mapping[str, bytes]) -> Arguments:
 
 def _flatten_versions(history: Sequence[Breadcrumb]) -> Arguments:
     return [part for version in history for part in (version.version, record.encode(version))]
+
+
+def _lifetime(expiry: ttl.Expiry) -> int:
+    return -expiry.after if expiry.reduces else expiry.after
 
 
 def _max_reads(expiry: ttl.Expiry) -> int:

@@ -24,7 +24,7 @@ from breadcrumbs.runtime.errors import (
     StoreError,
     VersionMismatch,
 )
-from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.fence import AnswerCancelled, LeaseLost
 from breadcrumbs.runtime.store.script_calls import Creation, Update
 from breadcrumbs.runtime.store.written import Written
 
@@ -54,6 +54,13 @@ class UpdateReply(IntEnum):
     SESSION_GONE = 5
 
 
+class ReduceReply(IntEnum):
+    """Codes of reduce.lua."""
+
+    REDUCED = 0
+    CHANGED = 1
+
+
 class DeleteReply(IntEnum):
     """Codes of delete.lua."""
 
@@ -76,6 +83,7 @@ class CommitReply(IntEnum):
     """Codes that commit.lua adds to those of the script that it wraps."""
 
     LEASE_LOST = 4
+    CANCELLED = 10
 
 
 class CloseReply(IntEnum):
@@ -198,9 +206,11 @@ def check_import(reply: Reply, crumb: Breadcrumb) -> None:
 
 
 def check_commit(reply: Reply, lane: int) -> None:
-    """Raise `LeaseLost` if commit.lua refused the lease."""
+    """Raise `LeaseLost` or `AnswerCancelled` if commit.lua refused the commit."""
     if reply[0] == CommitReply.LEASE_LOST:
         raise LeaseLost(f"the lease of lane {lane} is lost")
+    if reply[0] == CommitReply.CANCELLED:
+        raise AnswerCancelled("cancelled")
 
 
 def decode_close(reply: Reply, session: str, expected_version: int | None) -> int:

@@ -10,7 +10,7 @@ restrictions of its first version and of its newest version both apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -44,8 +44,8 @@ _ABOUT_PREFIX: Final = "\0"
 """Prefix of the names of facts about the session itself."""
 
 _ABOUT_FIELDS: Final[dict[str, dict[str, type]]] = {
-    SESSION_RECORD: {"title": str, "user_id": str, "model": str},
-    STATE_CHANGE: {"title": str, "active": bool, "model": str},
+    SESSION_RECORD: {"title": str, "user_id": str, "model": str, "agent": str},
+    STATE_CHANGE: {"title": str, "active": bool, "model": str, "agent": str},
 }
 """Facts about the session by schema: the key in the context, and its type."""
 
@@ -54,11 +54,12 @@ BEGAN_BY: Final = _ABOUT_PREFIX + "began_by"
 """The user whose breadcrumb began the session. Stays if that breadcrumb is deleted. See create.lua and import.lua."""
 USER_ID: Final = _ABOUT_PREFIX + "user_id"
 MODEL: Final = _ABOUT_PREFIX + "model"
+AGENT: Final = _ABOUT_PREFIX + "agent"
 
-ABOUT_NAMES: Final = (_ABOUT_PREFIX + "title", USER_ID, ACTIVE, BEGAN_BY, MODEL)
+ABOUT_NAMES: Final = (_ABOUT_PREFIX + "title", USER_ID, ACTIVE, BEGAN_BY, MODEL, AGENT)
 """Names of all facts about the session itself."""
 
-_TEXT_FACTS: Final = ("title", "user_id", "began_by", "model")
+_TEXT_FACTS: Final = ("title", "user_id", "began_by", "model", "agent")
 
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
 """Context key of a breadcrumb that is secret only because of credentials.
@@ -90,8 +91,25 @@ class About:
     """The user whose breadcrumb began the session."""
     model: str | None = None
     """The model that a curator chose for the session. None: agents use their own."""
+    agent: str | None = None
+    """The agent that a curator chose for the session. None: all agents answer that react to a message."""
     disowned: bool = False
     """The record of the session removes its user. `began_by` does not count then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The model and the agent that a curator chose for a session."""
+
+    model: str | None = None
+    """None: agents use their own."""
+    agent: str | None = None
+    """None: all agents answer that react to a message."""
+    agent_since: int = 0
+    """Time of the last choice of an agent, or of its removal. 0: there was none."""
+
+
+NO_CHOICES: Final = Choices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +250,16 @@ def decode_about(flat: list[bytes]) -> About:
     )
 
 
-def chosen_model(stored: bytes | None) -> str | None:
-    """Return the model that was chosen for a session, from the stored value of `MODEL`. None: there is no choice."""
-    value = (stored or b"").partition(b" ")[2]
-    return None if value == REMOVED else str(orjson.loads(value))
+def decode_choices(stored: Sequence[bytes | None]) -> Choices:
+    """Return the choices of a session, from the stored values of `MODEL` and `AGENT`."""
+    if stored[0] is None and stored[1] is None:
+        return NO_CHOICES
+    (_, _, model), (since, _, agent) = [(value or b"").partition(b" ") for value in stored]
+    return Choices(
+        None if model == REMOVED else str(orjson.loads(model)),
+        None if agent == REMOVED else str(orjson.loads(agent)),
+        int(since or 0),
+    )
 
 
 def paused_at(stored: bytes | None) -> int | None:

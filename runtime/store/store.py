@@ -49,6 +49,12 @@ from breadcrumbs.runtime.store.lookup import WALK_BYTES, retry_once
 from breadcrumbs.runtime.store.opening import Address, open_connection
 from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion, StoreOptions, UpdateOptions
 from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
+from breadcrumbs.runtime.store.reduction import (
+    is_reducible,
+    reduced_instead_of_deleted,
+    references_only,
+    time_of_reduction,
+)
 from breadcrumbs.runtime.store.script_calls import (
     COUNTED_SCRIPTS,
     PLAIN_SCRIPTS,
@@ -63,6 +69,7 @@ from breadcrumbs.runtime.store.script_calls import (
 from breadcrumbs.runtime.store.script_replies import (
     CreateReply,
     DeleteReply,
+    ReduceReply,
     Reply,
     check_commit,
     check_import,
@@ -271,9 +278,10 @@ class Store:
         """Write a breadcrumb of the runtime itself, or its next version.
 
         `after`: the newest version that the caller has read. It can be outdated. `slim` returns the JSON of the old
-        version that the history stores.
+        version that the history stores. At the end of its TTL, a context is reduced to its references: see
+        reduction.py.
         """
-        content = self.content(new)
+        content = reduced_instead_of_deleted(self.content(new))
         options = CreateOptions(content=content, fence=fence, counts=False)
         for _ in range(_MAX_ATTEMPTS):
             if after is None:
@@ -482,6 +490,26 @@ class Store:
         await self._remove_signpost(lane, crumb)
         return True
 
+    async def reduce(self, lane: int, crumb: Breadcrumb) -> bool:
+        """Reduce a context to its references if its TTL has ended. Return whether it was reduced."""
+        call = self._calls.reduce(lane, crumb, references_only(crumb))
+        call = self._counted(lane, crumb.owner_id, crumb.id, "reduce", call)
+        reply = await self.connection.run(lane, self._scripts(crumb.owner_id).reduce, *call)
+        return bool(reply[0] == ReduceReply.REDUCED)
+
+    async def delete_leftover(self, lane: int, crumb: Breadcrumb, session_version: str) -> bool:
+        """Remove a context if its session still has this version. Return whether it was removed.
+
+        The session ends with its last breadcrumb. A new message changes the version, and then the context stays.
+        """
+        call = self._calls.end(lane, crumb, session_version)
+        call = self._counted(lane, crumb.owner_id, crumb.id, "delete", call)
+        reply = decode_delete(await self.connection.run(lane, self._scripts(crumb.owner_id).delete, *call))
+        if reply != DeleteReply.REMOVED:
+            return False
+        await self._remove_signpost(lane, crumb)
+        return True
+
     async def _run_delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
     ) -> DeleteReply:
@@ -503,7 +531,10 @@ class Store:
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
-        call = self._calls.restore(lane, crumb, history)
+        reduced_at = 0
+        if is_reducible(crumb):
+            reduced_at = time_of_reduction(crumb, self._default_ttl(crumb.schema_name).after)
+        call = self._calls.restore(lane, crumb, history, reduced_at)
         call = self._counted(lane, owner, crumb.id, "import", call)
         reply = await self.connection.run(lane, self._scripts(owner).restore, *call)
         try:

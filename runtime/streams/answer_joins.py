@@ -3,12 +3,16 @@
 The text so far is read from the store after the subscription began. Deltas that arrive meanwhile are held, and continue
 the text that was read. If the session gets an event meanwhile, the read is repeated: the event can be the answer, and
 then its text so far must not follow it.
+
+A long text is sent in parts, because the queue of a subscriber is limited. The next part is read when the subscriber
+has taken the one before. So a subscriber always has the beginning of the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -28,8 +32,14 @@ _MAX_READS: Final = 5
 """Maximum number of reads of one join. Then the next delta begins another join."""
 _MAX_HELD: Final = 200
 """Maximum number of held deltas of one join. Above it, they are dropped, and the next delta begins another join."""
+MAX_JOINED_CHARACTERS: Final = 1 << 18
+"""Maximum number of characters that one join queues, of all running answers of the session together."""
+_QUEUE_PAUSE_SECONDS: Final = 0.05
+"""Pause between two looks at the queue of a subscriber that gets a long text in parts."""
 _PAUSE_SECONDS: Final = 1.0
 """Pause after a join that did not find the missing piece."""
+
+_NOTHING_SHOWN: Final = ShownAnswers()
 
 _SessionKey: TypeAlias = tuple[UUID, str]
 
@@ -125,10 +135,46 @@ class AnswerJoins:
             del joins[subscription]
             if not joins:
                 del self._joins[key]
-        # There is no await below, so no delta or event can come in between.
-        for delta in (*found, *join.held):
-            if subscription in self._subscribers and self._subscribers.wants(subscription, _as_event(delta)):
+        # There is no await before the last value is queued, so no delta or event can come in between.
+        parts, is_complete = self._parts(subscription, found)
+        for delta in (*parts, *join.held):
+            if self._wants(subscription, delta):
                 self._offer(subscription, delta)
+        if not is_complete:
+            await self._continue(key, subscription)
+
+    def _parts(self, subscription: Subscription, found: list[Delta]) -> tuple[list[Delta], bool]:
+        """Return as much of the texts so far as fits into the queue, and whether this is all."""
+        shown = self._shown.get(subscription, _NOTHING_SHOWN)
+        room = min(MAX_JOINED_CHARACTERS, subscription.room)
+        parts: list[Delta] = []
+        for delta in found:
+            if not self._wants(subscription, delta):
+                continue
+            text, reasoning = shown.lengths(delta)
+            left = len(delta.text) - text + len(delta.reasoning) - reasoning
+            if left > room:
+                reasoning_part = min(room, len(delta.reasoning) - reasoning)
+                cut = replace(
+                    delta,
+                    text=delta.text[: text + room - reasoning_part],
+                    reasoning=delta.reasoning[: reasoning + reasoning_part],
+                )
+                return ([*parts, cut] if room else parts), False
+            room -= max(0, left)
+            parts.append(delta)
+        return parts, True
+
+    def _wants(self, subscription: Subscription, delta: Delta) -> bool:
+        return subscription in self._subscribers and self._subscribers.wants(subscription, _as_event(delta))
+
+    async def _continue(self, key: _SessionKey, subscription: Subscription) -> None:
+        """Begin another join when the subscriber has taken its values."""
+        # A subscriber can also leave, which sets no event, so the queue is polled.
+        while subscription in self._subscribers and not subscription.is_read:  # noqa: ASYNC110
+            await asyncio.sleep(_QUEUE_PAUSE_SECONDS)
+        if subscription in self._subscribers:
+            self.join(subscription, key[1])
 
 
 class _Join:

@@ -80,6 +80,11 @@ class ShownAnswers:
             reasoning_before="",
         )
 
+    def lengths(self, delta: Delta) -> tuple[int, int]:
+        """Return how many characters of text and reasoning the subscriber has of the attempt of a delta."""
+        shown = self._shown.get(delta.breadcrumb_id)
+        return (0, 0) if shown is None or shown.run != delta.run else (shown.text, shown.reasoning)
+
     def may_join(self, now: float, pause: float) -> bool:
         """Return whether the missing piece may be read. At most one read per `pause` seconds is allowed."""
         if now < self._next_join:

@@ -56,6 +56,16 @@ class Subscription:
         """Whether all values have been taken and no events wait for evaluation."""
         return not self._queue and not self.pending
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all queued values have been taken."""
+        return not self._queue
+
+    @property
+    def room(self) -> int:
+        """Size of the values that can be queued now."""
+        return max(0, MAX_QUEUED_BYTES - self._queued_bytes)
+
     async def take(self, patience: float) -> list[StreamValue]:
         """Remove and return all queued values.
 

@@ -126,6 +126,7 @@ class OwnDefinitions(Generic[T]):
         self._cache = OwnerCache(self._load)
         self._reported: set[tuple[UUID, int]] = set()
         self._warned: set[UUID] = set()
+        self._origins: dict[UUID, dict[str, Breadcrumb]] = {}
 
     async def get(self, owner: UUID) -> tuple[T, ...]:
         """Return the definitions in force, last written first.
@@ -137,6 +138,13 @@ class OwnDefinitions(Generic[T]):
     def get_stale(self, owner: UUID) -> tuple[T, ...]:
         """Return the last loaded definitions regardless of their age, or none."""
         return self._cache.get_stale(owner) or ()
+
+    def origin(self, owner: UUID, key: str) -> Breadcrumb | None:
+        """Return the breadcrumb of the definition that was last loaded for a key, or None.
+
+        If its newest version is invalid, an earlier version is in force.
+        """
+        return self._origins.get(owner, {}).get(key)
 
     def invalidate(self, owner: UUID) -> None:
         """Drop the cached definitions of an owner, because they have changed."""
@@ -153,9 +161,15 @@ class OwnDefinitions(Generic[T]):
         for posted in resolved:
             if posted.problem:
                 self._report(posted)
-        return tuple(
-            posted.definition for posted in resolved if posted.in_force and posted.definition is not None
-        )
+        if len(self._origins) > _MAX_REPORTED:
+            self._origins.clear()
+        in_force = [posted for posted in resolved if posted.in_force]
+        self._origins[owner] = {
+            self._kind.key(posted.definition): posted.crumb
+            for posted in in_force
+            if posted.definition is not None
+        }
+        return tuple(posted.definition for posted in in_force if posted.definition is not None)
 
     def _warn_of_too_many(self, owner: UUID) -> None:
         if owner not in self._warned:

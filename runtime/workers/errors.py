@@ -3,6 +3,7 @@
 BreadcrumbsError
 ├── TurnFailed      a handler failed to handle an event
 └── TurnCancelled   a turn was stopped on request
+    └── TurnStopped by a cancellation (`agent.cancel.v1`)
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class TurnFailed(BreadcrumbsError):
 
 class TurnCancelled(BreadcrumbsError):
     """A turn was stopped on request."""
+
+
+class TurnStopped(TurnCancelled):
+    """A turn was stopped by a cancellation (`agent.cancel.v1`) in its session."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled")
 
 
 def error_reason(error: Exception) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.schema_names import AGENT_ERROR
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.errors import TurnCancelled, error_reason
+from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
+
+_STOPPED: Final = "A turn was stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,29 @@ class ErrorDetails:
     """Agent that failed. A client that waits for another agent continues to wait."""
     answers: Sequence[str] = ()
     """Messages that the turn would have answered, if there is more than one."""
+    id: UUID | None = None
+    """Id of the error. None: it is derived from the event."""
+
+
+def stopped_error_id(lane: int, message: UUID, retried_at: int) -> UUID:
+    """Return the id of the error of a turn that a cancellation stopped.
+
+    All runners and the API derive the same id, so the turn has one such error. `retried_at` is the time of the last
+    retry of the message, or 0: a turn that is retried can be stopped again.
+    """
+    return derived_id(lane, "stopped", str(message), str(retried_at))
+
+
+def stopped_error(message: Breadcrumb, creator: str, inherited: tuple[str, ...]) -> BreadcrumbCreate:
+    """Return the error of a turn that a cancellation stopped, for a writer that is not its worker."""
+    context = {
+        "error": error_reason(TurnStopped()),
+        "cancelled": True,
+        "creator": creator,
+        "trigger_id": message.id_text,
+        "hops": 1,
+    }
+    return _new_error(_STOPPED, [*message.tags], inherited, context)
 
 
 async def leave_error(store: Store, turn: Turn, error: Exception, details: ErrorDetails) -> None:
@@ -43,19 +69,28 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
     event = turn.event
     if event.schema_name == AGENT_ERROR:
         return
-    new = BreadcrumbCreate.parse(
-        {
-            "schema_name": AGENT_ERROR,
-            "title": "A turn was stopped" if isinstance(error, TurnCancelled) else "A turn failed",
-            "tags": ["agent:error", *inherited_tags(event.tags, details.inherited)],
-            "context": _error_context(turn, error, details),
-        }
-    )
+    title = _STOPPED if isinstance(error, TurnCancelled) else "A turn failed"
+    new = _new_error(title, event.tags, details.inherited, _error_context(turn, error, details))
     # The id is derived from the event, so a turn has one error. A turn that is retried on request can fail again, so
     # its error needs another id.
     retry_time = (str(event.at),) if event.operation == "retried" else ()
-    id = turn.derived_id("error", details.creator, str(event.id), str(event.version), *retry_time)
+    id = details.id or turn.derived_id(
+        "error", details.creator, str(event.id), str(event.version), *retry_time
+    )
     await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))
+
+
+def _new_error(
+    title: str, tags: Sequence[str], inherited: tuple[str, ...], context: dict[str, Any]
+) -> BreadcrumbCreate:
+    return BreadcrumbCreate.parse(
+        {
+            "schema_name": AGENT_ERROR,
+            "title": title,
+            "tags": ["agent:error", *inherited_tags(tags, inherited)],
+            "context": context,
+        }
+    )
 
 
 def _error_context(turn: Turn, error: Exception, details: ErrorDetails) -> dict[str, Any]:

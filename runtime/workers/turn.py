@@ -19,7 +19,7 @@ from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost
 from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
-from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnStopped
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.retries import Slot, is_retryable
 
@@ -36,8 +36,8 @@ class Turn:
     """Number of this attempt. The first is 1."""
     lane: Lane
     slot: Slot
-    cancelled: str | None = None
-    """Reason of the cancellation. None if the turn was not cancelled."""
+    stopped: bool = False
+    """The turn was stopped by a cancellation."""
     session_gone: bool = False
     """The session was deleted. The turn ends without an answer or an error."""
     dead_letter: bytes = b""
@@ -47,6 +47,8 @@ class Turn:
     """Set to end the pause before the next attempt."""
     commits: bool = False
     """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
+    requested_at: int = 0
+    """Time of the message or of its last retry. A later cancellation refuses the answer. Set by the handler."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
@@ -101,9 +103,9 @@ class Turn:
         """Return the waiting events of the same session, oldest first."""
         return list(self.lane.waiting.get(session_key(self.event), ()))
 
-    def cancel(self, reason: str) -> None:
-        """Cancel the turn for `reason`. Earlier commits of the turn are kept."""
-        self.cancelled = reason
+    def stop(self) -> None:
+        """Stop the turn because of a cancellation. Earlier commits of the turn are kept."""
+        self.stopped = True
         self.scope.cancel()
 
 
@@ -196,8 +198,8 @@ def stopped_result(turn: Turn) -> AttemptResult | None:
     """
     if turn.session_gone:
         return Ended.FINISHED
-    if turn.cancelled is not None:
-        return Failed(TurnCancelled(turn.cancelled))
+    if turn.stopped:
+        return Failed(TurnStopped())
     return Ended.ABANDONED if turn.scope.cancelled_caught else None
 
 
@@ -210,8 +212,8 @@ def _failure_result(turn: Turn, error: Exception, max_attempts: int) -> AttemptR
         return Postponed(error)
     if turn.session_gone:
         return Ended.FINISHED
-    if turn.cancelled is not None:
-        return Failed(TurnCancelled(turn.cancelled))
+    if turn.stopped:
+        return Failed(TurnStopped())
     if is_retryable(error) and turn.attempt < max_attempts:
         return Retry(error)
     return Failed(error)

@@ -73,7 +73,7 @@ class HttpCall:
     async def check_session_token(self, *, missing_is_fine: bool = False) -> None:
         """Refuse a token whose session was deleted after the token was issued.
 
-        `missing_is_fine` accepts the token if the session does not exist, for reads.
+        `missing_is_fine` accepts the token if the session does not exist, after a write.
         """
         await Sessions(self.services.store).check_token(self.principal, missing_is_fine=missing_is_fine)
         self._checked_at = time.monotonic()

@@ -87,15 +87,12 @@ PARAMETERS: Final = (
 
 def read_query(given: QueryParams) -> Query:
     """Read the query from the parameters of a request."""
-    since = given.get("updated_since")
     return Query(
-        schema_name=_read_filter(given, "schema_name", 200),
+        schema_name=read_text(given, "schema_name", 200),
         session_id=check_session_id(given["session_id"]) if "session_id" in given else None,
         all_tags=tuple(tag for name in ("tag", "tags", "all_tags") for tag in read_tags(given, name)),
         any_tags=tuple(read_tags(given, "any_tags")),
-        updated_since=None
-        if since is None
-        else parse_time(_LOST_PLUS.sub(r"+\1", since), where="updated_since"),
+        updated_since=read_time(given, "updated_since"),
         sort=_read_sort(given.get("sort")),
         limit=read_number(given, "limit", DEFAULT_LIMIT),
         offset=read_number(given, "offset", 0),
@@ -124,7 +121,14 @@ def next_link(path: str, given: QueryParams, cursor: str) -> bytes:
     return f'<{path}?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
 
 
-def _read_filter(given: QueryParams, name: str, max_length: int) -> str | None:
+def read_time(given: QueryParams, name: str) -> int | None:
+    """Read a time parameter. Return microseconds since 1970, or None."""
+    text = given.get(name)
+    return None if text is None else parse_time(_LOST_PLUS.sub(r"+\1", text), where=name)
+
+
+def read_text(given: QueryParams, name: str, max_length: int) -> str | None:
+    """Read a text parameter of limited length, or None."""
     value = given.get(name)
     if value is not None and not 1 <= len(value) <= max_length:
         raise InvalidInput(

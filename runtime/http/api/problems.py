@@ -100,6 +100,11 @@ NOTHING_TO_RETRY = ProblemType(
     "No turn of this session has failed, the failed turns were answered since, or the session is paused. Send a new "
     "message, or resume the session first.",
 )  # fmt: skip
+NOT_REPLAYABLE = ProblemType(
+    "not-replayable", 409, "Answer cannot be replayed",
+    "`detail` contains the reason, and `missing` lists what was deleted, if that is the reason. Without models in this "
+    "process, run `crumb replay` where the models are configured. Nothing was sent to a model.",
+)  # fmt: skip
 VERSION_MISMATCH = ProblemType(
     "version-mismatch", 412, "Version conflict",
     "The version in If-Match is not the newest. `current_version` and the ETag contain the newest one. Read that "
@@ -188,6 +193,7 @@ PROBLEM_TYPES: Final = (
     ALREADY_EXISTS,
     SESSION_GONE,
     NOTHING_TO_RETRY,
+    NOT_REPLAYABLE,
     VERSION_MISMATCH,
     TOO_LARGE,
     STATE_TOO_LARGE,

@@ -11,6 +11,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Tag, Title
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
+from breadcrumbs.runtime.store.published_agents import MAX_AGENT_NAME
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
@@ -42,6 +43,11 @@ class SessionChange(BaseModel):
         None,
         description="Model of the session: a `name` of `GET /models`. null: the agents use their own. Requires the "
         "role curator",
+    )
+    agent: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_NAME)] | None = Field(
+        None,
+        description="The only agent that answers users' messages in the session: an `agent_id` of "
+        "`GET /agents/answering`. null: all agents answer that react to a message. Requires the role curator",
     )
 
 
@@ -109,6 +115,7 @@ class ListedSession(TypedDict):
     summary: NotRequired[Annotated[str, Field(description="The beginning of the first message")]]
     user_id: NotRequired[str]
     model: NotRequired[Annotated[str, Field(description="The model that a curator chose for the session")]]
+    agent: NotRequired[Annotated[str, Field(description="The agent that a curator chose for the session")]]
     version: VersionNumber
     created_at: Time
     last_active_at: Time

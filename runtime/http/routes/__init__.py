@@ -4,11 +4,13 @@
 """
 
 __all__ = [
+    "answering_agents",
     "auth",
     "breadcrumbs",
     "dead_letters",
     "event_stream",
     "events",
+    "feedback",
     "messages",
     "models",
     "operations",

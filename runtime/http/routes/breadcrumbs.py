@@ -57,6 +57,9 @@ from breadcrumbs.runtime.http.api.schemas import (
     Updated,
 )
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL
+from breadcrumbs.runtime.sessions.cancellations import Cancellation, end_stopped_turns
+from breadcrumbs.runtime.sessions.feedback import delete_feedback_on, is_answer
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import check_idempotency_key
@@ -129,6 +132,9 @@ async def create(call: HttpCall) -> Reply:
     session = _session_named_in(new)
     if session is not None:
         body["session_id"] = session
+        if new.schema_name == AGENT_CANCEL:
+            stop = Cancellation(principal.owner_id, session, written.created)
+            await end_stopped_turns(call.services.store, stop, call.services.settings.inherited_tags)
     headers: list[Header] = [
         (b"location", b"/breadcrumbs/%s" % body["id"].encode()),
         (b"etag", version_etag(written.version)),
@@ -184,7 +190,7 @@ async def update(call: HttpCall) -> Reply:
     method="DELETE",
     path="/breadcrumbs/{id}",
     summary="Delete a breadcrumb",
-    description="Deletes the breadcrumb, its history and its index entries.",
+    description="Deletes the breadcrumb, its history and its index entries. The feedback on an answer is deleted, too.",
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
@@ -194,9 +200,16 @@ async def update(call: HttpCall) -> Reply:
 async def delete(call: HttpCall) -> Reply:
     principal, id, expected = call.principal, call.path_id(), expected_version(call)
     await _check_session_user(call, id)
-    await call.services.store.delete(
-        principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
-    )
+    store, deleted = call.services.store, list[Breadcrumb]()
+
+    def allow(crumb: Breadcrumb) -> bool:
+        policy.check_delete(principal, crumb)
+        deleted.append(crumb)
+        return True
+
+    await store.delete(principal.owner_id, id, expected_version=expected, allowed=allow)
+    if deleted and is_answer(deleted[-1]):
+        await delete_feedback_on(store, deleted[-1])
     body: Done = {"ok": True}
     return Reply.json(body)
 

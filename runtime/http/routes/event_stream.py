@@ -55,6 +55,8 @@ KNOWN_PARAMETERS: Final = frozenset(
     )
 )
 
+_REPEATABLE_PARAMETERS: Final = frozenset(("tag", "tags", "any_tags", "all_tags", "selector_id"))
+
 _WRITE_TIMEOUT_SECONDS: Final = 30.0
 _MAX_SAVED_SELECTORS: Final = 100  # per stream; each is matched against every event
 
@@ -176,6 +178,9 @@ class EventStream:
                 f"unknown query parameter {sorted(unknown)[0]!r}; known parameters: {known}",
                 where=sorted(unknown)[0],
             )
+        for name in KNOWN_PARAMETERS - _REPEATABLE_PARAMETERS:
+            if len(query.getlist(name)) > 1:
+                raise InvalidInput(f"{name} must not be repeated", where=name)
         conditions: dict[str, Any] = {
             "schema_name": query.get("schema_name"),
             "session_id": check_session_id(query["session_id"]) if "session_id" in query else None,

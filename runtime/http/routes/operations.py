@@ -17,7 +17,6 @@ from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
-from breadcrumbs.runtime.http.routes.system import VERSION
 from breadcrumbs.runtime.maintenance.overview import (
     RECENT_SECONDS,
     LaneProgress,
@@ -27,6 +26,7 @@ from breadcrumbs.runtime.maintenance.overview import (
 )
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord
+from breadcrumbs.runtime.version import VERSION
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 

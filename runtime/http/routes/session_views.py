@@ -78,7 +78,13 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
 
 
 def _session_texts(facts: SessionFacts, principal: Principal) -> dict[str, str]:
-    texts = {"title": facts.about.title, "summary": None, "user_id": facts.user, "model": facts.about.model}
+    texts = {
+        "title": facts.about.title,
+        "summary": None,
+        "user_id": facts.user,
+        "model": facts.about.model,
+        "agent": facts.about.agent,
+    }
     if facts.first_message is not None:
         texts["summary"] = summary_of(facts.first_message, principal)
     return {name: text for name, text in texts.items() if text is not None}

@@ -51,6 +51,7 @@ from breadcrumbs.runtime.http.api.session_schemas import (
     SessionList,
 )
 from breadcrumbs.runtime.http.auth import check_new_user_id, check_user_id
+from breadcrumbs.runtime.http.routes.answering_agents import admit_agent_choice
 from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
 from breadcrumbs.runtime.http.routes.models import admit_model_choice
 from breadcrumbs.runtime.http.routes.session_views import (
@@ -268,8 +269,9 @@ async def get_session(call: HttpCall) -> Reply:
         "`state` is merged, and null removes a name from it. A title of null removes the title. `active: false` "
         "pauses the session: its contexts lose their `consumer:` tag and agents do not answer. `active: true` "
         "resumes it, and agents answer the waiting messages. `model` chooses the model of the session from the next "
-        "message on, and null returns to the models of the agents. The whole change is one atomic write. With "
-        "If-Match, it is applied as a whole or not at all."
+        "message on, and null returns to the models of the agents. `agent` chooses the only agent that answers users' "
+        "messages, from the next message on, and null lets all agents answer again. The whole change is one atomic "
+        "write. With If-Match, it is applied as a whole or not at all."
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
@@ -281,9 +283,13 @@ async def change_session(call: HttpCall) -> Reply:
     principal, session = call.principal, named_session(call)
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
-    if not change.model_fields_set & {"title", "model"} and change.state is None and change.active is None:
+    if (
+        not change.model_fields_set & {"title", "model", "agent"}
+        and change.state is None
+        and change.active is None
+    ):
         raise InvalidInput(
-            "the change is empty: send at least one of title, state, active and model", where="body"
+            "the change is empty: send at least one of title, state, active, model and agent", where="body"
         )
     facts = await load_facts(call, session)
     context: dict[str, Any] = {"session_id": session}
@@ -292,6 +298,8 @@ async def change_session(call: HttpCall) -> Reply:
         context["title"] = change.title
     if "model" in change.model_fields_set:
         context["model"] = await admit_model_choice(call, change.model)
+    if "agent" in change.model_fields_set:
+        context["agent"] = await admit_agent_choice(call, change.agent)
     if change.state is not None:
         policy.check_state_names(principal, change.state)
         context |= {"state_delta": change.state, **secrecy_flags(change.state)}
@@ -396,6 +404,7 @@ async def fork_session(call: HttpCall) -> Reply:
             title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
             model=facts.about.model,
+            agent=facts.about.agent,
             request=None if key is None else _fork_digest(key, origin, wanted),
         ),
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -11,9 +10,7 @@ from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import HTML, JSON, Reply
 from breadcrumbs.runtime.http.api.schemas import Health, Swept
-
-VERSION: Final = version("breadcrumbs")
-
+from breadcrumbs.runtime.version import VERSION
 
 routes = Routes("System")
 

@@ -1,10 +1,10 @@
 #!lua
 --[[
-Wraps another script (create, update, delete, import, extend) and updates the usage counters of the owner in this lane.
+Wraps another script (create, update, delete, import, extend, reduce) and updates the usage counters of the owner in this lane.
 
 KEYS  those of the other script (its first key is the body), then
       history (for create: the body again)   usage
-ARGV  those of the other script, then   its kind: 'create', 'update', 'delete', 'import' or 'extend'
+ARGV  those of the other script, then   its kind: 'create', 'update', 'delete', 'import', 'extend' or 'reduce'
 Reply that of the other script
 
 The counters are updated only if they exist; count.lua creates them. Every write must go through this script. Therefore

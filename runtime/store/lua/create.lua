@@ -9,7 +9,7 @@ KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = no fixed time
-      5 lifetime in microseconds from now, 0 = none
+      5 lifetime in microseconds from now, 0 = none, negative = a context that is reduced after this time (reduce.lua)
       6 max_reads
       7 schema name
       8 event: the part after owner, id and version
@@ -38,12 +38,14 @@ names and values as stored, except `active` and `began_by`, which cannot grow. A
 time, because imports arrive in any order. Such entries are cleared when space is needed. A change that makes the state
 smaller is always accepted, even if the state exceeds the limit (for example after an import).
 ]]
-local session = {false, false, false, false, false, false}
+local session = {}
 if ARGV[11] ~= '' then
-  session = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered', 'after')
+  session = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered', 'after', 'size')
 end
-local current = session[1] and {began = session[5] or session[4], after = session[6]}
-local function was_deleted_since(at) return deleted_since(tonumber(at), KEYS[10], ARGV[11], session[2], current) end
+local function was_deleted_since(at)
+  local current = session[1] and {began = session[5] or session[4], after = session[6]}
+  return deleted_since(tonumber(at), KEYS[10], ARGV[11], session[2], current)
+end
 local digest = ARGV[9]
 if digest ~= '' then
   local used = redis.call('GET', KEYS[6])
@@ -72,8 +74,9 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
-local expires = ARGV[4]
-if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
+local expires, lifetime, reduced_at = ARGV[4], tonumber(ARGV[5]), nil
+if lifetime > 0 then expires = string.format('%.0f', now + lifetime)
+elseif lifetime < 0 then reduced_at = string.format('%.0f', now - lifetime) end
 
 local state_total, state_removed
 local cleared = {}
@@ -132,22 +135,26 @@ redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' 
 for i = 11, #KEYS do redis.call('ZADD', KEYS[i], stamp, ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[7])
 -- With negative max_reads ('all') the breadcrumb expires only after its last read: read.lua adds it to the queue.
-if expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
+if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, ARGV[2] .. ARGV[1])
+elseif expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
 if digest ~= '' then redis.call('SET', KEYS[6], digest .. ARGV[1] .. stamp, 'EX', ARGV[10]) end
 local session_version = session[1] or '0'
 if ARGV[11] ~= '' then
-  redis.call('HINCRBY', KEYS[7], 'size', 1)
+  local size = string.format('%.0f', tonumber(session[7] or 0) + 1)
+  if ARGV[12] == '1' then
+    session_version = string.format('%.0f', tonumber(session_version) + 1)
+    redis.call('HSET', KEYS[7], 'size', size, 'version', session_version)
+    redis.call('ZADD', KEYS[8], stamp, ARGV[11])
+    if not session[1] then
+      redis.call('HSET', KEYS[7], 'created', stamp, 'after', deletion_before(KEYS[10], ARGV[11], session[2]))
+      -- Time 0 marks that the session began here: import.lua does not replace this user.
+      if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
+    end
+  else
+    redis.call('HSET', KEYS[7], 'size', size)
+  end
   -- A hash with `gone` expires. It must not expire while the session has breadcrumbs.
   if session[2] then redis.call('PERSIST', KEYS[7]) end
-end
-if ARGV[12] == '1' then
-  session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
-  if not session[1] then
-    redis.call('HSET', KEYS[7], 'created', stamp, 'after', deletion_before(KEYS[10], ARGV[11], session[2]))
-    -- Time 0 marks that the session began here: import.lua does not replace this user.
-    if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
-  end
-  redis.call('ZADD', KEYS[8], stamp, ARGV[11])
 end
 for i = 19, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[i], stamp .. ' ' .. ARGV[i + 1]) end
 for name in pairs(cleared) do redis.call('HDEL', KEYS[9], name) end

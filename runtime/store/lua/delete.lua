@@ -10,19 +10,21 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the version that these indexes belong to
       4 event: the part after owner, id and version
       5 schema name
-      6 '1' = only if it has expired, '0' = only if it has not, '*' = in both cases
+      6 '1' = only if it has expired, '0' = only if it has not, '*' = in both cases,
+        'v' and a version = only if the session has this version ('' = none)
       7 '1' = counts as a change of the session        8 session, '' = none
       9 the time that identifies the deletion of the session (see close.lua), '' = the session is not being deleted
       10 how many seconds to keep the field `gone`, which only older stores have: see keys.py
+      11 a session with a reduced context and at most this number of breadcrumbs is checked: see expiry.py
 Reply {0, version, deleted_at}   REMOVED
       {1, version}               VERSION_CONFLICT: it has another version now
       {2}                        NOT_FOUND
-      {3}                        NOT_EXPIRED
+      {3}                        NOT_EXPIRED, or the session has another version
       {5}                        DELETION_ENDED: that deletion has ended; a session of this name is a new one
 ]]
 local old = redis.call('GET', KEYS[1])
 local member = ARGV[2] .. ARGV[1]
-local session = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version')
+local session = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'reduced')
 if ARGV[9] ~= '' and session[2] ~= ARGV[9] then return {5} end
 if not old then
   redis.call('ZREM', KEYS[4], member)
@@ -34,6 +36,7 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local expired = expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now
 if ARGV[6] == '1' and not expired then return {3} end
 if ARGV[6] == '0' and expired then return {2} end
+if string.sub(ARGV[6], 1, 1) == 'v' and (session[3] or '') ~= string.sub(ARGV[6], 2) then return {3} end
 if version ~= ARGV[3] then return {1, version} end
 
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
@@ -53,10 +56,13 @@ if ARGV[8] ~= '' then
   local left = redis.call('HINCRBY', KEYS[8], 'size', -1)
   if left > 0 then
     if ARGV[7] == '1' and session[3] then redis.call('HINCRBY', KEYS[8], 'version', 1) end
+    if session[4] and not session[2] and left <= tonumber(ARGV[11]) then
+      redis.call('ZADD', KEYS[4], stamp, ARGV[2] .. ARGV[8] .. (#ARGV[8] == 16 and '\0' or ''))
+    end
   elseif session[2] == false then
     -- The session ends with its last breadcrumb.
     if session[1] then
-      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after')
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced')
       redis.call('EXPIRE', KEYS[8], ARGV[10])
     else
       redis.call('DEL', KEYS[8])

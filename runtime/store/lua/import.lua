@@ -8,7 +8,8 @@ KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updat
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the whole body, including its header
       4 version    5 created_at    6 updated_at    8 schema name
-      7 expires_at if time alone decides, 0 = it does not expire, or not before its last read
+      7 expires_at if time alone decides, 0 = it does not expire, or not before its last read; the time of reduction of
+        a context (reduce.lua)
       9 event: the part after owner, id and version
       10 session, '' = none            11 how many changes of the session's state follow
       12 the user of the session if it began with this breadcrumb (JSON), '' = none

@@ -30,7 +30,7 @@ if size == 0 then
   if listed then wrong = wrong + 1 end
   if ARGV[2] == '1' and wrong > 0 then
     if session[5] then
-      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after')
+      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced')
     else
       redis.call('DEL', KEYS[1])
     end

@@ -11,7 +11,7 @@ KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updat
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = no fixed time, 'keep' = expiry and reads do not change
-      5 lifetime in microseconds from now, 0 = none
+      5 lifetime in microseconds from now, 0 = none, negative = a context that is reduced after this time (reduce.lua)
       6 max_reads
       7 the version that the new content is based on
       8 event: the part after owner, id and version
@@ -46,9 +46,12 @@ if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
 local next_version = string.format('%.0f', tonumber(version) + 1)
 local member = ARGV[2] .. ARGV[1]
+local reduced_at
 if ARGV[4] ~= 'keep' then
   expires, reads = ARGV[4], ARGV[6]
-  if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
+  local lifetime = tonumber(ARGV[5])
+  if lifetime > 0 then expires = string.format('%.0f', now + lifetime)
+  elseif lifetime < 0 then reduced_at = string.format('%.0f', now - lifetime) end
 end
 -- Read before the first write, as in delete.lua.
 local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[12]) == 1
@@ -66,7 +69,8 @@ if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
 end
-if expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
+if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, member)
+elseif expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
 else redis.call('ZADD', KEYS[4], expires, member) end
 -- Without a version there are only contexts. Updating a context does not begin a session.
 if ARGV[14] == '1' and session[3] then
