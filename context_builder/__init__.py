@@ -6,6 +6,7 @@
 """
 
 __all__ = [
+    "assembly",
     "audit",
     "builder",
     "config",
@@ -13,13 +14,20 @@ __all__ = [
     "config_file",
     "config_warnings",
     "configs_in_force",
+    "context_tests",
     "diff",
     "explain",
     "explanation",
     "http",
     "item_cuts",
     "known_names",
+    "old_configs",
+    "past",
+    "prefix_reuse",
     "preview",
     "published_configs",
     "rebuild",
+    "referenced",
+    "references",
+    "tokens",
 ]

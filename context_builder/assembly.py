@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -24,13 +25,15 @@ from breadcrumbs.context_builder.key_limits import (
     sources_to_extend,
     windows_of,
 )
+from breadcrumbs.context_builder.stepped_budget import first_kept
+from breadcrumbs.context_builder.stepped_windows import NO_COUNTS, Counts, Trimmed, trim
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
-from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS
+from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS, FEEDBACK
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 ItemPlace = Literal["conversation", "elsewhere", "shared"]
@@ -51,6 +54,9 @@ Reason = Literal[
 
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
+
+_POSITION: Final = attrgetter("crumb.created", "crumb.id_text")
+"""Sort key of candidates and items by time."""
 
 MAX_LEFT_OUT: Final = 100
 """Maximum number of left-out breadcrumbs that a context lists. Further ones are only counted."""
@@ -128,7 +134,7 @@ class Assembled:
     """A context before it is stored."""
 
     items: list[ContextItem] = field(default_factory=list)
-    """In the order of the prompt: by place, then by source, oldest first."""
+    """In the order of the prompt: stable items, conversation, volatile items, trigger."""
     left_out: list[LeftOut] = field(default_factory=list)
     tokens: int = 0
     budget: int = 0
@@ -187,25 +193,29 @@ def assemble(
     with the hints for breadcrumbs that have no hints of their own. `selection` is the result of `select`.
     None: select among the items of sources that were read with their full limits.
     """
-    if (kind := withheld_reason(trigger)) in ("secret", "private"):
+    kind = "feedback" if trigger.schema_name == FEEDBACK else withheld_reason(trigger)
+    if kind in ("secret", "private", "feedback"):
         raise TriggerWithheld(
             f"this breadcrumb is {kind}: it must not be shown to a model, so it cannot be answered"
         )
-    numbers = Counter(entry.number for entry in found)
+    if selection is None:
+        selection = select(config, trigger, found, config.full_sources)
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
         sources=[
-            _describe_source(source, numbers[number], config.key_limits.get(source.key))
-            for number, source in enumerate(config.full_sources)
+            _describe_source(config, number, selection.found.get(number, 0), selection.counts.get(number))
+            for number in range(len(config.sources))
         ],
         users=users_of(trigger.tags),
     )
-    if selection is None:
-        selection = select(config, trigger, found, config.full_sources)
     chosen = _limit_candidates(config, trigger, selection, result)
-    candidates = _sort_by_priority(chosen, trigger, _attached_since(config, trigger, chosen))
-    _add_items(result, candidates, config, counter, definitions or {})
+    groups = _group_by_priority(chosen, trigger, _attached_since(config, trigger, chosen))
+    filler = _Filler(result, config, counter, definitions or {})
+    if config.formatting.keep_tokens is None:
+        _fill(filler, groups)
+    else:
+        _fill_in_steps(filler, groups, config.formatting.keep_tokens)
     _sort_for_prompt(result.items, config, trigger)
     if result.tokens > result.budget:
         result.notes.append("the trigger alone exceeds the budget")
@@ -219,31 +229,51 @@ class Selection:
     """The candidates of a context, before limits per key and the budget are applied."""
 
     candidates: list[SourceItem]
+    """The trigger first, then the newest first."""
     left_out: list[LeftOut]
     windows: Windows
     cut: frozenset[int]
     """Sources that reached the limit that they were read with. Empty if the config has no limits per key."""
+    found: Mapping[int | None, int]
+    """Number of items that each source found, without those before a stepped window."""
+    trimmed: Trimmed
+    counts: Counts
 
 
 def select(
-    config: ContextConfig, trigger: Breadcrumb, found: Sequence[SourceItem], read: Sequence[Source]
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    found: Sequence[SourceItem],
+    read: Sequence[Source],
+    counts: Counts = NO_COUNTS,
 ) -> Selection:
-    """Select the items that may be in a context. `read` are the sources with the limits they were read with."""
+    """Select the items that may be in a context.
+
+    `read` are the sources with the limits they were read with. `counts` are needed for stepped windows.
+    """
     left_out: list[LeftOut] = []
-    candidates = _choose_candidates(config, trigger, found, left_out)
-    if not config.limits:
-        return Selection(candidates, left_out, {}, frozenset())
-    counts = Counter(
-        [entry.number for entry in found if not waits_for_its_turn(config, trigger, entry.crumb)]
-    )
-    return Selection(candidates, left_out, windows_of(config, candidates), cut_sources(read, counts))
+    trimmed, cut = Trimmed(found), frozenset[int]()
+    if config.limits or config.stepped_windows:
+
+        def waits(crumb: Breadcrumb) -> bool:
+            return waits_for_its_turn(config, trigger, crumb)
+
+        now = trigger.created
+        started = [entry for entry in found if entry[2].created <= now or not waits(entry[2])]
+        cut = cut_sources(read, Counter([entry[3] for entry in started]))
+        if config.stepped_windows:
+            trimmed = trim(config.stepped_windows, now, found, started, counts)
+            cut |= trimmed.cut
+    candidates = _choose_candidates(config, trigger, trimmed.found, left_out)
+    numbers = Counter([entry.number for entry in trimmed.found])
+    return Selection(candidates, left_out, windows_of(config, candidates), cut, numbers, trimmed, counts)
 
 
 def find_sources_to_extend(config: ContextConfig, selection: Selection) -> dict[int, Source]:
     """Return the sources that were not read far enough for the limits of their keys, by index."""
     if not selection.cut:
         return {}
-    return sources_to_extend(config, selection.windows, selection.cut)
+    return sources_to_extend(config, selection.windows, selection.cut, selection.trimmed)
 
 
 def _limit_candidates(
@@ -253,58 +283,132 @@ def _limit_candidates(
     result.left_out += selection.left_out
     if not config.limits:
         return selection.candidates
-    limited = apply_limits(config, trigger, selection.candidates, selection.windows, selection.cut)
+    limited = apply_limits(
+        config,
+        trigger,
+        selection.candidates,
+        selection.windows,
+        selection.cut,
+        selection.trimmed.dropped,
+    )
     result.left_out += [
         LeftOut(entry.source, entry.number, entry.crumb, reason) for entry, reason in limited.left_out
     ]
     return limited.kept
 
 
-def _add_items(
-    result: Assembled,
-    candidates: Sequence[tuple[SourceItem, ItemPlace]],
-    config: ContextConfig,
-    counter: TokenCounter,
-    definitions: Mapping[str, Breadcrumb],
-) -> None:
-    """Add the candidates that fit into the budget.
+class _Filler:
+    """Adds candidates to a context."""
 
-    The trigger, which is the first candidate, is always added. The conversation is complete before other items are
-    added.
+    def __init__(
+        self,
+        result: Assembled,
+        config: ContextConfig,
+        counter: TokenCounter,
+        definitions: Mapping[str, Breadcrumb],
+    ) -> None:
+        self.result = result
+        self._config = config
+        self._counter = counter
+        self._definitions = definitions
+        self._plain = config.plain_sources if not definitions else frozenset[int | None]()
+
+    def size(self, entry: SourceItem, place: ItemPlace, *, is_trigger: bool = False) -> ContextItem:
+        """Return a candidate with its content and size. The trigger is never cut."""
+        key, rank, crumb, number = entry
+        if number in self._plain and not crumb.own_hints:  # most items
+            tokens = self._counter.count(crumb.visible_text)
+            return ContextItem(key, number, place, rank, tokens, crumb, crumb.visible_context)
+        hints, _ = find_hints(crumb, self._definitions)
+        source = None if number is None else self._config.sources[number]
+        matched = () if source is None else _matched_tags(source, crumb)
+        if is_trigger or source is None or source.max_tokens is None:
+            content = model_content(crumb, hints)
+            tokens = self._counter.count(plain_text(content) if hints else crumb.visible_text)
+            return ContextItem(key, number, place, rank, tokens, crumb, content, matched)
+        content, tokens, cut = cut_to_tokens(model_content(crumb, hints), source.max_tokens, self._counter)
+        return ContextItem(key, number, place, rank, tokens, crumb, content, matched, cut)
+
+    def add(self, item: ContextItem) -> None:
+        self.result.tokens += item.tokens
+        self.result.items.append(item)
+        if self._definitions:
+            _, definition = find_hints(item.crumb, self._definitions)
+            if definition is not None and item.crumb.schema_name is not None:
+                self.result.definitions[item.crumb.schema_name] = definition
+
+    def leave_out(self, item: ContextItem) -> None:
+        self.result.left_out.append(LeftOut(item.source, item.number, item.crumb, "over budget", item.tokens))
+
+    def add_if_it_fits(self, item: ContextItem) -> bool:
+        """Add a candidate or leave it out. Return whether it was added."""
+        fits = self.result.tokens + item.tokens <= self.result.budget
+        (self.add if fits else self.leave_out)(item)
+        return fits
+
+    def end_conversation(self, *, is_cut: bool) -> None:
+        """Remove answers whose questions did not fit."""
+        if is_cut:
+            _remove_cut_answers(self.result, self._config)
+
+
+def _fill(filler: _Filler, groups: _Groups) -> None:
+    """Add the candidates that fit into the budget, newer ones first.
+
+    The trigger is always added. The conversation is complete before other items are added.
     """
-    conversation_is_full = False
-    for position, (entry, place) in enumerate(candidates):
-        crumb = entry.crumb
-        if conversation_is_full and place != "conversation":
-            _remove_cut_answers(result, config)
-        hints, definition = find_hints(crumb, definitions)
-        source = None if entry.number is None or position == 0 else config.sources[entry.number]
-        content, tokens, cut = _sized_content(model_content(crumb, hints), source, counter)
-        # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
-        skipped = conversation_is_full and place == "conversation"
-        if position > 0 and (skipped or result.tokens + tokens > result.budget):
-            is_message = place == "conversation" and crumb.schema_name not in ATTACHMENT_SCHEMAS
-            conversation_is_full = conversation_is_full or is_message
-            result.left_out.append(LeftOut(entry.source, entry.number, crumb, "over budget", tokens))
-            continue
-        result.tokens += tokens
-        if definition is not None and crumb.schema_name is not None:
-            result.definitions[crumb.schema_name] = definition
-        matched = () if entry.number is None else _matched_tags(config.sources[entry.number], crumb)
-        result.items.append(
-            ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched, cut)
-        )
-    if conversation_is_full:
-        _remove_cut_answers(result, config)
+    filler.add(filler.size(groups.trigger, "conversation", is_trigger=True))
+    is_full = False
+    for entry in groups.own_attachments:
+        filler.add_if_it_fits(filler.size(entry, "conversation"))
+    # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
+    for entry in groups.messages:
+        item = filler.size(entry, "conversation")
+        if is_full:
+            filler.leave_out(item)
+        else:
+            is_full = not filler.add_if_it_fits(item)
+    for entry in groups.attachments:
+        item = filler.size(entry, "conversation")
+        if is_full:
+            filler.leave_out(item)
+        else:
+            filler.add_if_it_fits(item)
+    filler.end_conversation(is_cut=is_full)
+    for entry, place in (*groups.shared, *groups.elsewhere):
+        filler.add_if_it_fits(filler.size(entry, place))
 
 
-def _sized_content(
-    content: dict[str, Any], source: Source | None, counter: TokenCounter
-) -> tuple[dict[str, Any], int, Cut | None]:
-    """Return the content, cut to the limit of its source, with its tokens and the cut."""
-    if source is None or source.max_tokens is None:
-        return content, counter.count(plain_text(content)), None
-    return cut_to_tokens(content, source.max_tokens, counter)
+def _fill_in_steps(filler: _Filler, groups: _Groups, keep_tokens: int) -> None:
+    """Add the candidates that fit into a stepped budget.
+
+    Shared items are added first, because they are at the beginning of the prompt. They must not depend on the length of
+    the conversation. They leave at least `keep_tokens` for it.
+    """
+    result = filler.result
+    trigger = filler.size(groups.trigger, "conversation", is_trigger=True)
+    filler.add(trigger)
+    shared, room = 0, result.budget - keep_tokens
+    for entry, place in groups.shared:
+        item = filler.size(entry, place)
+        fits = shared + item.tokens <= room
+        (filler.add if fits else filler.leave_out)(item)
+        shared += item.tokens if fits else 0
+    entries = [*groups.own_attachments, *groups.messages, *groups.attachments]
+    newest_first = [trigger, *[filler.size(entry, "conversation") for entry in entries]]
+    newest_first.sort(key=_POSITION, reverse=True)
+    kept = len(newest_first)
+    if result.tokens + sum([item.tokens for item in newest_first]) - trigger.tokens > result.budget:
+        sizes = [
+            (item.tokens, item.crumb.schema_name not in ATTACHMENT_SCHEMAS) for item in reversed(newest_first)
+        ]
+        kept -= first_kept(sizes, result.budget - shared, keep_tokens)
+    for number, item in enumerate(newest_first):
+        if item is not trigger:
+            (filler.add if number < kept else filler.leave_out)(item)
+    filler.end_conversation(is_cut=kept < len(newest_first))
+    for entry, place in groups.elsewhere:
+        filler.add_if_it_fits(filler.size(entry, place))
 
 
 def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
@@ -323,25 +427,10 @@ def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
         )
 
 
-def _describe_source(source: Source, found: int, key_limit: int | None) -> dict[str, Any]:
-    described: dict[str, Any] = {"key": source.key}
-    if source.schema_name is not None:
-        described["schema_name"] = source.schema_name
-    if source.any_tags:
-        described["any_tags"] = list(source.any_tags)
-    if source.all_tags:
-        described["all_tags"] = list(source.all_tags)
-    described["method"] = source.fetch.method
-    if source.fetch.method == "recent":
-        described["limit"] = source.fetch.limit
-    if source.max_tokens is not None:
-        described["max_tokens"] = source.max_tokens
-    if key_limit is not None:
-        described["key_limit"] = key_limit
-    if source.fetch.method != "event_data":
-        described["scope"] = source.fetch.scope
-    if source.fetch.includes_shared:
-        described["shared"] = True
+def _describe_source(config: ContextConfig, number: int, found: int, count: int | None) -> dict[str, Any]:
+    described = dict(config.described_sources[number])
+    if count is not None:  # recorded, because deleted breadcrumbs cannot be counted later
+        described["count"] = count
     described["found"] = found
     return described
 
@@ -359,7 +448,8 @@ def _choose_candidates(
 
     The trigger is one of them. Add the other items to `left_out`, with the reason.
     """
-    trigger_id = trigger.id_text
+    trigger_id, now = trigger.id_text, trigger.created
+    visible_schemas = config.visible_schemas
     chosen: dict[str, SourceItem] = {trigger_id: SourceItem(TRIGGER, 0, trigger)}
     for entry in found:
         crumb = entry.crumb
@@ -369,16 +459,26 @@ def _choose_candidates(
             if chosen[id].number is None:
                 chosen[id] = SourceItem(entry.source, entry.rank, trigger, entry.number)
             continue
-        reason = exclusion_reason(crumb, config)
+        reason = None if _is_visible(crumb, visible_schemas) else exclusion_reason(crumb, config)
         if reason is None and id in chosen:
             reason = "duplicate"
-        if reason is None and waits_for_its_turn(config, trigger, crumb):
+        if reason is None and crumb.created > now and waits_for_its_turn(config, trigger, crumb):
             reason = "not yet its turn"
         if reason is None:
             chosen[id] = entry
         else:
             left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
-    return list(chosen.values())
+    chosen_trigger = chosen.pop(trigger_id)
+    return [chosen_trigger, *sorted(chosen.values(), key=_POSITION, reverse=True)]
+
+
+def _is_visible(crumb: Breadcrumb, visible_schemas: frozenset[str]) -> bool:
+    """Return whether a breadcrumb is certainly not excluded. This decides most cases faster than `exclusion_reason`."""
+    return (
+        crumb.schema_name in visible_schemas
+        and crumb.sensitivity != "secret"
+        and crumb.visibility != "private"
+    )
 
 
 def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
@@ -388,7 +488,7 @@ def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     schema, exclude = crumb.schema_name, config.exclude
     if schema == config.output.schema_name:
         return "internal"
-    if schema in exclude.schema_names or not frozenset(exclude.tags).isdisjoint(crumb.tags):
+    if schema in exclude.schema_names or (exclude.tags and not config.excluded_tags.isdisjoint(crumb.tags)):
         return "excluded"
     return None
 
@@ -418,45 +518,71 @@ def _attached_since(config: ContextConfig, trigger: Breadcrumb, candidates: Sequ
     return max(earlier, default=0)
 
 
-def _sort_by_priority(
-    candidates: Sequence[SourceItem], trigger: Breadcrumb, attached_since: int
-) -> list[tuple[SourceItem, ItemPlace]]:
-    """Return the candidates in the order in which they fill the budget.
+class _Groups(NamedTuple):
+    """The candidates in the order in which they fill the budget. Within each group, newer ones come first."""
 
-    The trigger comes first, then its attachments, the conversation, attachments of earlier messages, items of no
-    session, and items of other sessions. Within each group, newer items come first.
-    """
-    rank: dict[ItemPlace, int] = {"conversation": 1, "shared": 3, "elsewhere": 4}
-    placed = [(entry, item_place(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
+    trigger: SourceItem
+    own_attachments: list[SourceItem]
+    """Attachments of the trigger."""
+    messages: list[SourceItem]
+    """The conversation."""
+    attachments: list[SourceItem]
+    """Attachments of earlier messages."""
+    shared: list[tuple[SourceItem, ItemPlace]]
+    elsewhere: list[tuple[SourceItem, ItemPlace]]
 
-    def priority(candidate: tuple[SourceItem, ItemPlace]) -> tuple[bool, int, int, str]:
-        crumb, place = candidate[0].crumb, candidate[1]
-        group = rank[place]
-        if place == "conversation" and crumb.schema_name in ATTACHMENT_SCHEMAS:
-            group = 0 if crumb.created > attached_since else 2
-        return crumb.id_text != trigger.id_text, group, -crumb.created, crumb.id_text
 
-    return sorted(placed, key=priority)
+def _group_by_priority(candidates: Sequence[SourceItem], trigger: Breadcrumb, attached_since: int) -> _Groups:
+    """Return the candidates by priority. The first candidate is the trigger."""
+    groups = _Groups(candidates[0], [], [], [], [], [])
+    for entry in candidates[1:]:
+        crumb = entry.crumb
+        place = item_place(crumb, trigger.id, trigger.session_id)
+        if place == "shared":
+            groups.shared.append((entry, place))
+        elif place == "elsewhere":
+            groups.elsewhere.append((entry, place))
+        elif crumb.schema_name not in ATTACHMENT_SCHEMAS:
+            groups.messages.append(entry)
+        elif crumb.created > attached_since:
+            groups.own_attachments.append(entry)
+        else:
+            groups.attachments.append(entry)
+    return groups
 
 
 def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: Breadcrumb) -> None:
-    """Sort the items by place, then by source (except the conversation), oldest first.
+    """Sort the items so that those which change rarely come first, for the prompt caches of providers.
 
-    The trigger comes last.
+    Stable items come first, then the conversation, volatile items, and the trigger. Stable and volatile items are
+    sorted by place and source. Within each of these groups, older items come first.
     """
-    first_with_key: dict[str, int] = {}
-    for number, source in enumerate(config.sources):
-        first_with_key.setdefault(source.key, number)
-    places: dict[ItemPlace, int] = {"shared": 0, "elsewhere": 1, "conversation": 2}
-    items.sort(
-        key=lambda item: (
-            places[item.place],
-            0 if item.place == "conversation" else first_with_key.get(item.source, -1),
-            item.crumb.id_text == trigger.id_text,  # last, even if newer messages exist
-            item.crumb.created,
-            item.crumb.id_text,
-        )
-    )
+    order, trigger_id = config.part_order, trigger.id_text
+    conversation = [item for item in items if item.place == "conversation"]
+    conversation.sort(key=_POSITION)
+    last = [item for item in conversation if item.crumb.id_text == trigger_id]
+    if len(conversation) == len(items):
+        items[:] = [*(item for item in conversation if item is not last[0]), *last]
+        return
+
+    def position(item: ContextItem) -> tuple[bool, int, int, str]:
+        return item.place == "elsewhere", order.get(item.source, -1), item.crumb.created, item.crumb.id_text
+
+    others = sorted((item for item in items if item.place != "conversation"), key=position)
+    stable = [item for item in others if item.place == "shared" and _is_stable(config, item.number)]
+    volatile = [item for item in others if item not in stable]
+    items[:] = [*stable, *(item for item in conversation if item is not last[0]), *volatile, *last]
+
+
+def _is_stable(config: ContextConfig, number: int | None) -> bool:
+    """Return whether a source finds the same breadcrumbs without a session for many turns, such as a tool catalog.
+
+    With the scopes `user` and `all`, `recent` finds something new in many turns.
+    """
+    if number is None:
+        return False
+    fetch = config.sources[number].fetch
+    return fetch.method == "latest" or fetch.scope == "current"
 
 
 def item_place(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> ItemPlace:
@@ -484,19 +610,27 @@ def render_item(
     if isinstance(speaker, str):
         shown["creator"] = speaker
     # Not shown to the model. Restricts which users may read this item of the context.
-    if (users := users_of(crumb.tags)) != trigger_users:
+    if (users := crumb.users) != trigger_users:
         shown["users"] = users
     shown["content"] = content
     return shown
 
 
 def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Group rendered items into parts by place and key. Keeps their order."""
-    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """Group consecutive items with the same place and key into parts. Keeps their order.
+
+    If volatile items are between the conversation and the trigger, the trigger is a part of its own.
+    """
+    parts: list[dict[str, Any]] = []
+    last: tuple[str, str] | None = None
+    items: list[dict[str, Any]] = []
     for place, source, item in shown:
         key = "conversation" if place == "conversation" else source
-        parts.setdefault((place, key), []).append(item)
-    return [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()]
+        if (place, key) != last:
+            last, items = (place, key), []
+            parts.append({"place": place, "key": key, "items": items})
+        items.append(item)
+    return parts
 
 
 def checksum(parts: list[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from breadcrumbs.context_builder.archiving import ContextArchive
 from breadcrumbs.context_builder.assembly import (
     Assembled,
     assemble,
@@ -22,7 +23,7 @@ from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formattin
 from breadcrumbs.context_builder.configs_in_force import CONTEXT_CONFIGS, ConfigsInForce
 from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
 from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
-from breadcrumbs.context_builder.references import references_only
+from breadcrumbs.context_builder.references import gathered_references
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -31,10 +32,11 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
-from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG, STATE_CHANGE
+from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG, FEEDBACK, STATE_CHANGE
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
 from breadcrumbs.runtime.store.batched_reads import Keep
 from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.reduction import references_only
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
@@ -62,6 +64,7 @@ class ContextBuilder:
         self._configs = configs
         self._inherited = inherited
         self._hints = SchemaHints(store)
+        self._archive = ContextArchive(store)
         self._inputs = InputLoader(store, self._hints)
         token_counter()  # load the tokenizer now, not while the first message waits
 
@@ -179,6 +182,9 @@ class ContextBuilder:
     ) -> BreadcrumbCreate:
         fetched = inputs.fetching.fetched()
         assembled = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
+        owner = trigger.owner_id
+        await self._archive.keep_config(owner, config, self._configs.source_of(owner, config))
+        await self._archive.keep_hints(owner, assembled.definitions)
         try:
             new = context_breadcrumb(
                 config, trigger, assembled, as_of=inputs.as_of, inherited=self._inherited
@@ -277,8 +283,10 @@ class ContextBuilder:
 def _filter_triggered(configs: Iterable[ContextConfig], event: Event) -> list[ContextConfig]:
     """Return the configs that an event can trigger.
 
-    Contexts of a config never trigger the same config.
+    Contexts of a config never trigger the same config. Feedback triggers none, because models never see it.
     """
+    if event.schema_name == FEEDBACK:
+        return []
     return [
         config
         for config in configs
@@ -312,7 +320,7 @@ async def build_context(
 
     Breadcrumbs that `keep` rejects are treated as missing.
     """
-    fetched = await fetch(store, config.first_sources, trigger, keep=keep)
+    fetched = await fetch(store, config.first_sources, trigger, keep=keep, counted=config.counted_sources)
     return await _assemble_fetched(store, config, trigger, fetched, hints=hints, keep=keep)
 
 
@@ -332,12 +340,13 @@ async def _assemble_fetched(
         return waits_for_its_turn(config, trigger, crumb)
 
     await fetched.refill(store, trigger, waits, keep=keep)
+    await fetched.recount(store, trigger)
     items = fetched.items(trigger)
-    selection = select(config, trigger, items, fetched.sources)
+    selection = select(config, trigger, items, fetched.sources, fetched.counts)
     if further := find_sources_to_extend(config, selection):
         await fetched.extend(store, trigger, further, waits, keep=keep)
         items = fetched.items(trigger)
-        selection = select(config, trigger, items, fetched.sources)
+        selection = select(config, trigger, items, fetched.sources, fetched.counts)
     schemas = {item.crumb.schema_name for item in items} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
     assembled = assemble(
@@ -354,8 +363,8 @@ async def gather_parts(
     *,
     triggers: Sequence[Selector],
     hints: SchemaHints,
-) -> list[dict[str, Any]]:
-    """Return the parts of a prompt for an agent with its own sources.
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the parts of a prompt for an agent with its own sources, and the references of their items.
 
     Such an agent has no context config. `triggers` are the selectors that the agent reacts to. Messages that match them
     and are newer than the trigger are left out, because they get answers of their own.
@@ -369,4 +378,5 @@ async def gather_parts(
         output=Output(),
         formatting=Formatting(),
     )
-    return (await build_context(store, config, trigger, hints=hints)).parts()
+    assembled = await build_context(store, config, trigger, hints=hints)
+    return assembled.parts(), gathered_references(assembled, trigger)

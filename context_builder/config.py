@@ -12,20 +12,20 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from breadcrumbs.context_builder.stepped_windows import SteppedWindow
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
-from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.retrieval.sources import Source, SourceKey, SourceTags
-from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
+from breadcrumbs.runtime.retrieval.sources import COUNTABLE, Source, SourceKey, SourceTags
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, INTERNAL_SCHEMAS
+from breadcrumbs.runtime.store.archive import SHORT_DIGEST, digest_of
 
 CONSUMER: Final = "consumer:"
 """Prefix of the tag that names the consumer of a context."""
@@ -57,7 +57,7 @@ class Output(_ConfigModel):
     )
     ttl_seconds: Annotated[int, Field(ge=1, le=3_153_600_000, strict=True)] | None = Field(
         3600,
-        description="Seconds until the context expires, counted from its last change. null: it never expires.",
+        description="Seconds until the context is reduced to references, counted from its last change. null: never.",
     )
 
 
@@ -69,6 +69,19 @@ class Formatting(_ConfigModel):
         description="Maximum number of tokens. The trigger is always included. The conversation is added next, newest "
         "first, then shared items, then items of other sessions.",
     )
+    keep_tokens: Annotated[int, Field(ge=1, le=10_000_000, strict=True)] | None = Field(
+        None,
+        description="Stepped budget: a conversation beyond max_tokens is cut to this many tokens, so that prompt "
+        "caches can be used. Shared items are then added before the conversation. Default: with each new message "
+        "beyond max_tokens, the oldest ones are dropped.",
+    )
+
+    @model_validator(mode="after")
+    def _check_keep_tokens(self) -> Formatting:
+        if self.keep_tokens is not None and self.keep_tokens >= self.max_tokens:
+            message = f"must be less than max_tokens ({self.max_tokens}), not {self.keep_tokens}"
+            raise _error("keep_tokens", message, "keep_tokens")
+        return self
 
 
 class KeyLimit(_ConfigModel):
@@ -79,6 +92,19 @@ class KeyLimit(_ConfigModel):
         description="Maximum number of breadcrumbs of all sources with this key together, including the trigger. "
         "The newest are kept. An answer whose question is left out is left out too."
     )
+    keep: Annotated[int, Field(ge=1, le=999, strict=True)] | None = Field(
+        None,
+        description="Stepped window: the key grows up to limit and is then cut to keep, so that prompt caches can be "
+        "used. All its sources need the method recent, a schema_name, no tags, the scope current and no own limit. "
+        "Default: with each new breadcrumb beyond limit, the oldest one is dropped.",
+    )
+
+    @model_validator(mode="after")
+    def _check_keep(self) -> KeyLimit:
+        if self.keep is not None and self.keep >= self.limit:
+            message = f"must be less than limit ({self.limit}), not {self.keep}"
+            raise _error("limit_keep", message, "keep")
+        return self
 
 
 def _check_not_empty(trigger: Selector) -> Selector:
@@ -96,8 +122,11 @@ def _add_schema_field(schema: dict[str, Any]) -> None:
 def _hashed_source(source: Source) -> dict[str, Any]:
     """Return the fields of a source that its config's hash covers."""
     document: dict[str, Any] = source.model_dump(mode="json")
+    # A source without a field keeps the hash that it had before the field existed.
     if source.max_tokens is None:
-        del document["max_tokens"]  # sources without it keep the hash that they had before the field existed
+        del document["max_tokens"]
+    if source.fetch.keep is None:
+        del document["fetch"]["keep"]
     return document
 
 
@@ -133,7 +162,23 @@ class ContextConfig(_ConfigModel):
             if entry.key in seen:
                 raise _error("limit_twice", f"{entry.key!r} already has a limit", "limits", number, "key")
             seen.add(entry.key)
+            if entry.keep is not None and (problem := self._find_uncounted(entry)):
+                raise _error("limit_keep", problem, "limits", number, "keep")
         return self
+
+    def _find_uncounted(self, limit: KeyLimit) -> str:
+        """Return why the breadcrumbs of a key cannot be counted, or an empty text.
+
+        Archived configs name the effective limit of each source. It is the limit of the key, so it is accepted.
+        """
+        for number, source in enumerate(self.sources):
+            if source.key != limit.key:
+                continue
+            if not source.is_countable:
+                return f"sources.{number} needs the method recent, {COUNTABLE}, because its breadcrumbs are counted"
+            if "limit" in source.fetch.model_fields_set and source.fetch.limit != limit.limit:
+                return f"sources.{number} has its own limit: remove it, because the window counts for the whole key"
+        return ""
 
     @model_validator(mode="after")
     def _check_triggers_and_tags(self) -> ContextConfig:
@@ -166,21 +211,90 @@ class ContextConfig(_ConfigModel):
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the config.
+        """Hash of the config: the beginning of the digest of its archived document.
 
         Each context stores the hash of its config.
         """
+        return digest_of(self.archived_document())[:SHORT_DIGEST]
+
+    def archived_document(self) -> dict[str, Any]:
+        """Return the document that the archive keeps. It contains every value, also the defaults."""
         document = self.model_dump(mode="json")
         if not self.limits:
             del document["limits"]  # configs without limits keep the hash that they had before limits existed
+        for part in (document["formatting"], *document.get("limits", ())):
+            for name in ("keep", "keep_tokens"):
+                if part.get(name, 0) is None:
+                    del part[name]
         # The effective limit of a source depends on whether its own limit is set. The dump does not contain that.
         document["sources"] = [_hashed_source(source) for source in self.full_sources]
-        return sha256(canonical(document)).hexdigest()[:16]
+        return document
 
     @cached_property
     def key_limits(self) -> dict[str, int]:
         """Limits by key."""
         return {entry.key: entry.limit for entry in self.limits}
+
+    @cached_property
+    def excluded_tags(self) -> frozenset[str]:
+        """Tags of breadcrumbs that a context never contains."""
+        return frozenset(self.exclude.tags)
+
+    @cached_property
+    def visible_schemas(self) -> frozenset[str]:
+        """Schemas of the sources that nothing excludes. Empty if tags are excluded."""
+        hidden = {*self.exclude.schema_names, *INTERNAL_SCHEMAS, self.output.schema_name}
+        names = {source.schema_name for source in self.sources if source.schema_name is not None}
+        visible = {name for name in names if name not in hidden and not name.startswith("system.")}
+        return frozenset(() if self.exclude.tags else visible)
+
+    @cached_property
+    def plain_sources(self) -> frozenset[int | None]:
+        """Indexes of the sources without tags and without a limit of tokens."""
+        return frozenset(
+            number
+            for number, source in enumerate(self.sources)
+            if source.max_tokens is None and not (source.any_tags or source.all_tags)
+        )
+
+    @cached_property
+    def part_order(self) -> dict[str, int]:
+        """Index of the first source of each key."""
+        order: dict[str, int] = {}
+        for number, source in enumerate(self.sources):
+            order.setdefault(source.key, number)
+        return order
+
+    @cached_property
+    def described_sources(self) -> tuple[dict[str, Any], ...]:
+        """The sources as explanations describe them. Must not be modified."""
+        return tuple(
+            _describe_source(source, self.key_limits.get(source.key), self.kept.get(number))
+            for number, source in enumerate(self.full_sources)
+        )
+
+    @cached_property
+    def stepped_windows(self) -> tuple[SteppedWindow, ...]:
+        """The stepped windows of keys and of single sources. A source is in at most one of them."""
+        windows = []
+        steps = {entry.key: entry for entry in self.limits if entry.keep is not None}
+        for key, entry in steps.items():
+            numbers = frozenset(n for n, source in enumerate(self.sources) if source.key == key)
+            windows.append(SteppedWindow(numbers, entry.limit, entry.keep or 0))
+        for number, source in enumerate(self.sources):
+            if source.fetch.keep is not None and source.key not in steps:
+                windows.append(SteppedWindow(frozenset((number,)), source.fetch.limit, source.fetch.keep))
+        return tuple(windows)
+
+    @cached_property
+    def kept(self) -> dict[int, int]:
+        """`keep` of the stepped windows, by index of the source."""
+        return {number: window.keep for window in self.stepped_windows for number in window.numbers}
+
+    @cached_property
+    def counted_sources(self) -> frozenset[int]:
+        """Indexes of the sources whose breadcrumbs are counted, for the stepped windows."""
+        return frozenset(number for window in self.stepped_windows for number in window.numbers)
 
     @cached_property
     def full_sources(self) -> tuple[Source, ...]:
@@ -222,6 +336,28 @@ class ContextConfig(_ConfigModel):
         inherited = inherited_tags([*(trigger.all_tags or ()), *(trigger.any_tags or ())])
         tags = [*self.output.tags, self.consumer_tag, *inherited]
         return trigger.matches_meta(self.output.schema_name, tags, trigger.session_id)
+
+
+def _describe_source(source: Source, key_limit: int | None, keep: int | None) -> dict[str, Any]:
+    described: dict[str, Any] = {"key": source.key}
+    if source.schema_name is not None:
+        described["schema_name"] = source.schema_name
+    if source.any_tags:
+        described["any_tags"] = list(source.any_tags)
+    if source.all_tags:
+        described["all_tags"] = list(source.all_tags)
+    described["method"] = source.fetch.method
+    optional = {
+        "limit": source.fetch.limit if source.fetch.method == "recent" else None,
+        "max_tokens": source.max_tokens,
+        "key_limit": key_limit,
+        "keep": keep,
+        "scope": source.fetch.scope if source.fetch.method != "event_data" else None,
+    }
+    described |= {name: value for name, value in optional.items() if value is not None}
+    if source.fetch.includes_shared:
+        described["shared"] = True
+    return described
 
 
 def _with_limit(source: Source, limit: int | None, *, replaces: bool = False) -> Source:

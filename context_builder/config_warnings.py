@@ -68,6 +68,26 @@ def _unused_limits(config: ContextConfig, known: KnownNames) -> Iterator[Fault]:
             yield Fault(path, f"no effect: limits allows only {key_limit} for the key {source.key!r}")
 
 
+def _unused_keeps(config: ContextConfig, known: KnownNames) -> Iterator[Fault]:
+    keeps = {entry.key: entry.keep for entry in config.limits}
+    for number, source in enumerate(config.sources):
+        if source.fetch.keep is None or source.key not in keeps:
+            continue
+        path: DocumentPath = ("sources", number, "fetch", "keep")
+        if keeps[source.key] is not None:
+            yield Fault(path, f"no effect: limits has a keep for the key {source.key!r}")
+        elif source.fetch.limit >= config.key_limits[source.key]:
+            yield Fault(
+                path,
+                f"no effect: the limit of the key {source.key!r} drops the oldest first. Set keep in limits",
+            )
+    keep_tokens = config.formatting.keep_tokens
+    if keep_tokens is not None and not any(source.fetch.scope == "current" for source in config.sources):
+        yield Fault(
+            ("formatting", "keep_tokens"), "no effect: no source reads the conversation of the session"
+        )
+
+
 def _wildcards(config: ContextConfig, known: KnownNames) -> Iterator[Fault]:
     for path, name in _named_schemas(config):
         if any(character in name for character in WILDCARDS):
@@ -127,4 +147,10 @@ def _suggest(name: str, existing: frozenset[str]) -> str:
     return f". Did you mean {close[0]!r}?" if close else ""
 
 
-_CHECKS: Final[tuple[Check, ...]] = (_unread_consumer, _unused_limits, _wildcards, _unused_excludes)
+_CHECKS: Final[tuple[Check, ...]] = (
+    _unread_consumer,
+    _unused_limits,
+    _unused_keeps,
+    _wildcards,
+    _unused_excludes,
+)

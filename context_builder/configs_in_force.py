@@ -16,6 +16,7 @@ from uuid import UUID
 import anyio
 import structlog
 
+from breadcrumbs.context_builder.archiving import breadcrumb_source
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import (
     MAX_BYTES,
@@ -90,6 +91,8 @@ class ConfigsInForce:
         )
         self._last_content: bytes | None = None
         """Content of the file at the last check. None if it could not be read."""
+        self._was_valid = False
+        """Whether the file has been valid since the start of the process."""
         self._checked_at = float("-inf")
         self._own = OwnDefinitions(store, CONTEXT_CONFIGS)
         self.refused: ConfigError | None = None
@@ -138,6 +141,13 @@ class ConfigsInForce:
         replaced = {config.consumer_id for config in own}
         return tuple(config for config in shared if config.consumer_id not in replaced) + own
 
+    def source_of(self, owner: UUID, config: ContextConfig) -> str:
+        """Return the source of a config that `get` has returned: a breadcrumb, the path of the file, or "built-in"."""
+        origin = self._own.origin(owner, config.consumer_id)
+        if origin is not None:
+            return breadcrumb_source(origin.id, origin.version)
+        return "built-in" if self.path is None else str(self.path)
+
     def invalidate(self, owner: UUID) -> None:
         """Drop the cached configs of an owner after a change."""
         self._own.invalidate(owner)
@@ -177,6 +187,7 @@ class ConfigsInForce:
                 consumers=[config.consumer_id for config in configs],
             )
         self._last_content = self.valid_content = raw
+        self._was_valid = True
         self._from_file = configs
         self.refused = None
 
@@ -187,9 +198,15 @@ class ConfigsInForce:
             return True
         return 0 <= age < _SETTLED_SECONDS
 
+    @property
+    def _used_instead(self) -> str:
+        if self._was_valid:
+            return "keeping the last valid one"
+        return "using the built-in one" if self.valid_content else "and there is no earlier one"
+
     def _refuse(self, error: ConfigError) -> None:
         if self.refused is None or str(self.refused) != str(error):
-            _log.error("context config invalid, keeping the last valid one", problem=str(error))
+            _log.error(f"context config invalid, {self._used_instead}", problem=str(error))
         self.refused = error
 
 

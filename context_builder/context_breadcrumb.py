@@ -13,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS, SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.placement import derive_id_beside
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -54,6 +55,9 @@ def context_breadcrumb(
         "parts": parts,
         "explain": assembled.explain(parts),
     }
+    if trigger.schema_name != USER_MESSAGE:
+        # The agent that was chosen for a session answers only contexts of users' messages.
+        context["trigger_schema_name"] = trigger.schema_name
     if hops := _count_hops(trigger):
         context["hops"] = hops
     fields: dict[str, Any] = {

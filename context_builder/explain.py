@@ -32,6 +32,12 @@ from breadcrumbs.context_builder.references import (
     LeftOutReference,
     Reference,
 )
+from breadcrumbs.context_builder.reuse_report import (
+    StoredContext,
+    item_bytes,
+    report_reuse,
+    visible_content,
+)
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -67,6 +73,7 @@ async def explain(
     items: list[ExplainedItem] = []
     left_out: list[ExplainedLeftOut] = []
     start, bytes_read = page.start, 0
+    sizes: dict[int, int] = {}
     for group in group_references(references[start:]):
         if page.max_bytes is not None and bytes_read >= page.max_bytes:
             break
@@ -75,12 +82,14 @@ async def explain(
         bytes_read += cost_of(group, loaded)
         for reference in group:
             if isinstance(reference, ItemReference):
+                sizes[len(items)] = item_bytes(visible_content(loaded, reference), reference)
                 items.append(_explain_item(loaded, reference, context, record))
             else:
                 left_out.append(_explain_left_out(loaded, reference))
-    not_fetched = NotFetched(record.sources, [])
+    not_fetched, reuse = NotFetched(record.sources, []), None
     if page.start == 0:
         not_fetched = await find_not_fetched(store, _facts(context, record, reader))
+        reuse = await report_reuse(store, StoredContext(context, record, reader), sizes)
     return Explanation(
         consumer_id=record.consumer_id,
         session_id=context.session_id,
@@ -100,6 +109,7 @@ async def explain(
         left_out_besides=record.left_out_besides,
         unread_schemas=not_fetched.unread_schemas,
         notes=record.notes,
+        reuse=reuse,
         next_start=start if start < len(references) else None,
     )
 

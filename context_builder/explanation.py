@@ -101,6 +101,8 @@ class Explanation:
     unread_schemas: list[str] = field(default_factory=list)
     """Schemas of the session that no source reads."""
     notes: list[str] = field(default_factory=list)
+    reuse: dict[str, Any] | None = None
+    """How much of the context repeats the previous one. None for a preview and for the first context."""
     next_start: int | None = None
     """Index of the first reference on the next page, see `PageLimits.start`. None on the last page."""
 
@@ -111,6 +113,8 @@ class Explanation:
                 document[name] = value
         if self.unread_schemas:
             document["unread_schemas"] = self.unread_schemas
+        if self.reuse is not None:
+            document["reuse"] = self.reuse
         return document | {
             "trigger_id": self.trigger_id,
             "trigger_version": self.trigger_version,
@@ -125,6 +129,18 @@ class Explanation:
             "left_out_besides": self.left_out_besides,
             "notes": self.notes,
         }
+
+    def reuse_lines(self) -> list[str]:
+        """Return a line about the part of the context that repeats the previous one, and one about the break."""
+        reuse = self.reuse
+        if reuse is None:
+            return []
+        sizes = f"{reuse['bytes']:,} of {reuse['of_bytes']:,} bytes"
+        lines = [f"{reuse['percent']:g} % repeats version {reuse['previous_version']}: {sizes}"]
+        if found := reuse.get("broken"):
+            now, before = (_name_item(found.get(name) or {}) for name in ("item", "before"))
+            lines.append(f"breaks at item {reuse['items'] + 1}: {now}, before: {before}")
+        return lines
 
     def gaps(self) -> list[str]:
         """Return a line for each source that its limit cut or whose tags found nothing, and for unread schemas.
@@ -146,6 +162,17 @@ class Explanation:
         if self.unread_schemas:
             lines.append(f"no source reads {', '.join(self.unread_schemas)}, which this session has")
         return lines
+
+
+def _name_item(described: dict[str, Any]) -> str:
+    """Return a few words about an item at which two contexts differ."""
+    if not described:
+        return "the end"
+    if described.get("hidden"):
+        return f"{described.get('source')} (hidden)"
+    if described.get("gone"):
+        return f"{described.get('source')} (deleted or expired)"
+    return f"{described.get('schema_name') or 'no schema'} {str(described.get('title', ''))[:40]!r}"
 
 
 def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:

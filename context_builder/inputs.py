@@ -67,7 +67,7 @@ class InputLoader:
             reads.append(pause_of(store, owner, session))
         fetchings = []
         for config in configs:
-            fetching = Fetching(store, config.first_sources, trigger)
+            fetching = Fetching(store, config.first_sources, trigger, counted=config.counted_sources)
             reads += [newest_of(store, owner, context_id(store, config, trigger)), *fetching.reads]
             fetchings.append(fetching)
         definitions = self._hints.missing(owner, _schemas_of(configs, trigger))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.stepped_windows import Trimmed
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 
@@ -42,13 +43,8 @@ Windows = Mapping[str, Sequence[SourceItem]]
 
 
 def windows_of(config: ContextConfig, candidates: Sequence[SourceItem]) -> Windows:
-    """Group the candidates by their keys. The first candidate is the trigger."""
-    windows: dict[str, list[SourceItem]] = {key: [] for key in config.key_limits}
-    newest_first = sorted(candidates[1:], key=lambda entry: (-entry.crumb.created, entry.crumb.id_text))
-    for entry in (candidates[0], *newest_first):
-        if (window := windows.get(entry.source)) is not None:
-            window.append(entry)
-    return windows
+    """Group the candidates by their keys. They are sorted: the trigger first, then the newest first."""
+    return {key: [entry for entry in candidates if entry.source == key] for key in config.key_limits}
 
 
 def apply_limits(
@@ -57,11 +53,13 @@ def apply_limits(
     candidates: Sequence[SourceItem],
     windows: Windows,
     cut_sources: frozenset[int],
+    dropped: frozenset[str] = frozenset(),
 ) -> Limited:
     """Apply the limits of a config to the candidates of a context.
 
     The trigger is always kept. It counts if a source of the key found it. `cut_sources` are the sources that reached
-    their own limit, so that older breadcrumbs can exist which they did not return.
+    their own limit, so that older breadcrumbs can exist which they did not return. `dropped` are the ids of breadcrumbs
+    before the start of a stepped window.
     """
     left_out: list[tuple[SourceItem, LimitReason]] = []
     for key, limit in config.key_limits.items():
@@ -72,8 +70,11 @@ def apply_limits(
             for number, source in enumerate(config.sources)
             if source.key == key and number in cut_sources
         }
-        orphans = _orphans(window[:limit], {entry.crumb.id_text for entry, _ in over}, trigger, cut_schemas)
+        cut = {*dropped, *(entry.crumb.id_text for entry, _ in over)}
+        orphans = _orphans(window[:limit], cut, trigger, cut_schemas)
         left_out += [*over, *((entry, _ORPHAN) for entry in orphans)]
+    if not left_out:
+        return Limited(list(candidates), left_out)
     gone = {entry.crumb.id_text for entry, _ in left_out}
     return Limited([entry for entry in candidates if entry.crumb.id_text not in gone], left_out)
 
@@ -96,7 +97,7 @@ def _orphans(
     at_start = True
     for entry in reversed(window):  # oldest first, because an answer can be the question of another one
         crumb = entry.crumb
-        questions = questions_of(crumb)
+        questions = questions_of(crumb) if "trigger_id" in crumb.context else ()
         starts = at_start and crumb.session_id == trigger.session_id
         if questions and present.isdisjoint(questions) and crumb.id_text != trigger.id_text:
             may_be_cut = starts and bool(cut_schemas - {crumb.schema_name})
@@ -144,7 +145,9 @@ def cut_sources(sources: Sequence[Source], counts: Mapping[int | None, int]) -> 
     )
 
 
-def sources_to_extend(config: ContextConfig, windows: Windows, cut: frozenset[int]) -> dict[int, Source]:
+def sources_to_extend(
+    config: ContextConfig, windows: Windows, cut: frozenset[int], trimmed: Trimmed
+) -> dict[int, Source]:
     """Return the sources that must be read up to their full limit, by index.
 
     They first read only a share of the limit of their key. That is enough if their oldest result is beyond the limit,
@@ -157,8 +160,8 @@ def sources_to_extend(config: ContextConfig, windows: Windows, cut: frozenset[in
         if not short:
             continue
         window = windows[key]
-        ids = {entry.crumb.id_text for entry in window}
-        kept, beyond = window[:limit], {entry.number for entry in window[limit:]}
+        kept, beyond = window[:limit], {*trimmed.cut, *(entry.number for entry in window[limit:])}
+        ids = {*trimmed.dropped, *(entry.crumb.id_text for entry in window)}
         lacks_question = any(
             (questions := questions_of(entry.crumb)) and ids.isdisjoint(questions) for entry in kept
         )

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import Assembled, ContextItem, LeftOut, TriggerWithheld
-from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.context_breadcrumb import context_id
 from breadcrumbs.context_builder.explanation import (
@@ -22,13 +21,15 @@ from breadcrumbs.context_builder.explanation import (
     make_excerpt,
 )
 from breadcrumbs.context_builder.not_fetched import ContextFacts, find_not_fetched
+from breadcrumbs.context_builder.past import PastTurn, load_turn, reassemble_turn
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.retrieval.histories import HistoryReader
+from breadcrumbs.runtime.retrieval.past import Moment
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -43,6 +44,8 @@ class PreviewInput:
     """The message. None for the newest breadcrumb of the session that the config reacts to."""
     may_see: Callable[[Breadcrumb], bool] | None = None
     """Returns whether the reader may see a breadcrumb. None if the reader may see all of them."""
+    conceals_gone: bool = False
+    """Do not name deleted breadcrumbs, because a client could have invented the reference to test for an id."""
 
     def sees(self, crumb: Breadcrumb) -> bool:
         return self.may_see is None or self.may_see(crumb)
@@ -56,23 +59,25 @@ class Preview:
     parts: list[dict[str, Any]]
 
 
-async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | None = None) -> Preview:
+async def preview(store: Store, wanted: PreviewInput) -> Preview:
     """Build the context for a message without storing it.
 
-    Use only breadcrumbs that existed when the stored context for the same message was built. So all differences from
-    the stored context come from the config.
+    Use the breadcrumbs that existed when the stored context for the same message was built, in the versions of that
+    time. So all differences from the stored context come from the config. Notes name breadcrumbs of the stored context
+    that no longer exist.
     """
     config = wanted.config
-    trigger = await _load_trigger(store, wanted)
-    as_of = await _build_time(store, config, trigger)
-
-    def keep(crumb: Breadcrumb) -> bool:
-        return crumb.created <= as_of and wanted.sees(crumb)
-
+    reader = HistoryReader(store, wanted.owner_id)
+    turn = await _find_turn(reader, config, await _load_trigger(store, wanted))
+    trigger, as_of = turn.trigger, turn.moment.time
+    if not wanted.sees(trigger):
+        raise NotFound(f"breadcrumb {trigger.id} not found in session {wanted.session_id!r}")
     try:
-        assembled = await build_context(store, config, trigger, hints=hints or SchemaHints(store), keep=keep)
+        built = await reassemble_turn(reader, config, turn, sees=wanted.sees)
     except TriggerWithheld as error:
         raise InvalidInput(error.reason, where="trigger_id") from None
+    assembled = built.assembled
+    assembled.notes += [*built.notes, *_name_gone(turn, wanted)]
     if not config.reacts_to(trigger):
         assembled.notes.append("the update_triggers of this config do not match this breadcrumb")
     explained = _explain_assembled(config, trigger, assembled, as_of)
@@ -126,25 +131,34 @@ async def _newest_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
     found = [crumb for page in pages for crumb in page.items]
     if not found:
         raise NotFound(
-            f"session {wanted.session_id!r} has no breadcrumb that matches the update_triggers of this config"
+            "this session has no breadcrumb that matches the update_triggers of this config: send a message in it, or "
+            "choose another session"
         )
     return max(found, key=lambda crumb: crumb.created)
 
 
-async def _build_time(store: Store, config: ContextConfig, trigger: Breadcrumb) -> int:
-    """Return the time when the context for a trigger was built.
+async def _find_turn(reader: HistoryReader, config: ContextConfig, trigger: Breadcrumb) -> PastTurn:
+    """Return the turn of a trigger.
 
-    If there is no stored context for the trigger, return the time when the trigger was posted.
+    If there is no stored context for the trigger, its time is the time when the trigger was posted.
     """
     try:
-        async for version in store.versions(trigger.owner_id, context_id(store, config, trigger)):
-            built = version.context.get("as_of")
-            is_for_trigger = version.context.get("trigger_id") == str(trigger.id)
-            if is_for_trigger and isinstance(built, int) and built <= times.LATEST:
-                return max(trigger.created, built)
+        async for version in reader.store.versions(
+            trigger.owner_id, context_id(reader.store, config, trigger)
+        ):
+            if version.context.get("trigger_id") == str(trigger.id):
+                return await load_turn(reader, version)
     except NotFound:
-        pass
-    return trigger.created
+        pass  # there is no context, or a client wrote a breadcrumb of another form
+    return PastTurn(trigger, Moment(trigger.created))
+
+
+def _name_gone(turn: PastTurn, wanted: PreviewInput) -> list[str]:
+    """Return a note for each breadcrumb of the stored context that no longer exists."""
+    gone = turn.gone_items
+    if not wanted.conceals_gone or not gone:
+        return [str(entry) for entry in gone]
+    return [f"{len(gone)} breadcrumbs of the stored context no longer exist"]
 
 
 def _explain_assembled(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from breadcrumbs.context_builder.assembly import checksum, group_parts, render_item
+from breadcrumbs.context_builder.assembly import ItemPlace, checksum, group_parts, render_item
 from breadcrumbs.context_builder.referenced import (
     ReferencedBreadcrumbs,
     group_references,
     load_context,
     load_version,
 )
-from breadcrumbs.context_builder.references import Reference
+from breadcrumbs.context_builder.references import ContextRecord, ItemReference, Reference
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.store.store import Store
 
@@ -53,10 +54,26 @@ async def rebuild(
     if "parts" in context.context:
         parts = context.context["parts"]
         return RebuiltContext(context.id, context.version, parts, checksum(parts) == record.checksum, ())
+    wanted = record.items[only]
+    parts, gone = await _render(store, owner, record, wanted)
+    same = checksum(parts) == record.checksum if len(wanted) == len(record.items) else None
+    return RebuiltContext(context.id, context.version, parts, same, gone)
+
+
+async def rebuild_gathered(
+    store: Store, owner: UUID, record: ContextRecord
+) -> tuple[list[dict[str, Any]], tuple[Reference, ...]]:
+    """Render the parts of an agent with its own sources again. Also return the items that cannot be rendered."""
+    return await _render(store, owner, record, record.items)
+
+
+async def _render(
+    store: Store, owner: UUID, record: ContextRecord, wanted: Sequence[ItemReference]
+) -> tuple[list[dict[str, Any]], tuple[Reference, ...]]:
     trigger = await load_version(store, owner, record.trigger_id, record.trigger_version)
     trigger_users = [] if trigger is None else users_of(trigger.then.tags)
-    rendered, gone = [], []
-    wanted = record.items[only]
+    rendered: list[tuple[ItemPlace, str, dict[str, Any]]] = []
+    gone: list[Reference] = []
     for group in group_references(wanted):
         loaded = await ReferencedBreadcrumbs.load(store, owner, record, group)
         for reference in group:
@@ -67,6 +84,4 @@ async def rebuild(
             else:
                 item = render_item(crumb, reference.place, content, trigger_users)
                 rendered.append((reference.place, reference.source, item))
-    parts = group_parts(rendered)
-    same = checksum(parts) == record.checksum if len(wanted) == len(record.items) else None
-    return RebuiltContext(context.id, context.version, parts, same, tuple(gone))
+    return group_parts(rendered), tuple(gone)

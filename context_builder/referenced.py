@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from breadcrumbs.context_builder.archiving import archived_hints
 from breadcrumbs.context_builder.item_cuts import Cut, cut_texts
 from breadcrumbs.context_builder.references import ContextRecord, NotAContext, Reference, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -64,11 +65,13 @@ class ReferencedBreadcrumbs:
         hidden: set[_VersionKey],
         record: ContextRecord,
         definitions: dict[str, Breadcrumb],
+        archived: dict[str, Any],
     ) -> None:
         self._versions = versions
         self._hidden = hidden
         self._recorded_hints = record.hints
         self._definitions = definitions
+        self._archived = archived
 
     @classmethod
     async def load(
@@ -92,7 +95,8 @@ class ReferencedBreadcrumbs:
         if reader.conceals_gone:
             hidden |= set(wanted) - versions.keys()
         schemas = {found.then.schema_name or "" for found in versions.values()}
-        return cls(versions, hidden, record, await _load_definitions(store, owner, record, schemas))
+        definitions, archived = await _load_definitions(store, owner, record, schemas)
+        return cls(versions, hidden, record, definitions, archived)
 
     @property
     def size(self) -> int:
@@ -111,11 +115,12 @@ class ReferencedBreadcrumbs:
     def content(self, crumb: Breadcrumb, cut: Cut | None = None) -> dict[str, Any] | None:
         """Return the content that the model was shown, cut as in the context.
 
-        Return None if the content cannot be restored, because the schema definition with its hints is gone. Without the
-        hints, the content could contain something that they had hidden.
+        The hints of a deleted schema definition are in the archive. Return None if they are not there either. Without
+        the hints, the content could contain something that they had hidden.
         """
         schema = crumb.schema_name or ""
         hints, _ = find_hints(crumb, self._definitions)
+        hints = hints or self._archived.get(schema)
         if hints is None and schema in self._recorded_hints and schema not in self._definitions:
             return None
         content = model_content(crumb, hints)
@@ -165,18 +170,21 @@ def cost_of(group: Sequence[Reference], loaded: ReferencedBreadcrumbs) -> int:
 
 async def _load_definitions(
     store: Store, owner: UUID, record: ContextRecord, schemas: set[str]
-) -> dict[str, Breadcrumb]:
-    """Return the schema definitions whose hints the context used, by schema."""
+) -> tuple[dict[str, Breadcrumb], dict[str, Any]]:
+    """Return the schema definitions whose hints the context used, and the hints of deleted ones, by schema."""
     wanted = list(schemas & record.hints.keys())
     loaded = await gather(*(load_version(store, owner, *record.hints[name]) for name in wanted))
-    return {
-        schema: found.then
-        for schema, found in zip(wanted, loaded, strict=True)
-        if found is not None and all(_defines(version, schema) for version in found)
+    found = dict(zip(wanted, loaded, strict=True))
+    definitions = {
+        schema: version.then
+        for schema, version in found.items()
+        if version is not None and all(defines(one, schema) for one in version)
     }
+    deleted = {schema: record.hints[schema] for schema, version in found.items() if version is None}
+    return definitions, await archived_hints(store, owner, deleted)
 
 
-def _defines(crumb: Breadcrumb, schema: str) -> bool:
+def defines(crumb: Breadcrumb, schema: str) -> bool:
     """Return whether a breadcrumb is a valid definition of a schema.
 
     This must be checked, because a client can write a context that refers to any breadcrumb.

@@ -1,30 +1,32 @@
 """References from a stored context to its breadcrumbs.
 
 The same prompt can be rendered again from the references. The newest version of a context stores its references as
-objects. Older versions store them as compact rows, because a session of a thousand turns has a thousand versions:
+objects. Older versions and reduced contexts store them as compact rows (`runtime/store/reduction.py`), because a
+session of a thousand turns has a thousand versions:
 
     items      [id, version, index of the source (-1: none), place (c, e, s), rank, tokens, matched tags?, cut?]
     left_out   [id, version, index of the source (-1: none), reason, tokens?]
+
+The ids of rows are in base64. Stores of earlier versions also have rows with ids in the usual form.
 """
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, get_args
 from uuid import UUID
 
-import orjson
-
-from breadcrumbs.context_builder.assembly import TRIGGER, ItemPlace, Reason
+from breadcrumbs.context_builder.assembly import TRIGGER, Assembled, ContextItem, ItemPlace, Reason
 from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.store.reduction import SHORT_ID_LENGTH
 
 _PLACES: dict[str, ItemPlace] = {place[0]: place for place in get_args(ItemPlace)}
 _REASONS = frozenset(get_args(Reason))
-# Older versions do not store these keys: they are computed from `as_of` and the references.
-_DERIVED_KEYS = ("parts", "as_of_time")
 
 
 class NotAContext(ValueError):
@@ -85,41 +87,6 @@ class ContextRecord:
     """Id and version of the definitions whose hints were used, by schema name."""
 
 
-def references_only(old: Breadcrumb) -> bytes:
-    """Return the JSON of an older version, without the parts.
-
-    The parts can be rendered again from the references.
-    """
-    context = {key: value for key, value in old.context.items() if key not in _DERIVED_KEYS}
-    try:
-        explain = context["explain"]
-        context["explain"] = explain | {
-            "items": [_item_row(item) for item in explain["items"]],
-            "left_out": [_left_out_row(out) for out in explain["left_out"]],
-        }
-    except (KeyError, TypeError, AttributeError, IndexError):
-        pass  # a client wrote a breadcrumb of another form, keep it unchanged
-    return orjson.dumps(old.document | {"context": context})
-
-
-def _item_row(item: Any) -> Any:
-    if isinstance(item, list):
-        return item
-    row = [
-        item["id"], item["version"], item.get("number", -1), item["place"][0], item["rank"], item["tokens"],
-    ]  # fmt: skip
-    if "cut" in item:
-        return [*row, item.get("matched", []), [item["cut"]["kept"], item["cut"]["of"]]]
-    return [*row, item["matched"]] if "matched" in item else row
-
-
-def _left_out_row(out: Any) -> Any:
-    if isinstance(out, list):
-        return out
-    row = [out["id"], out["version"], out.get("number", -1), out["reason"]]
-    return [*row, out["tokens"]] if "tokens" in out else row
-
-
 def read_record(context: Breadcrumb) -> ContextRecord:
     """Return the record of any version of a context, or raise `NotAContext`."""
     try:
@@ -154,6 +121,54 @@ def _decode_record(context: Mapping[str, Any]) -> ContextRecord:
     )
 
 
+def gathered_references(assembled: Assembled, trigger: Breadcrumb) -> dict[str, Any]:
+    """Return the references of a prompt without a stored context, for the receipt of its answer."""
+    references: dict[str, Any] = {
+        "trigger": [trigger.id_text, trigger.version],
+        "keys": [source["key"] for source in assembled.sources],
+        "items": [_gathered_row(item) for item in assembled.items],
+    }
+    if assembled.definitions:
+        references["hints"] = {
+            schema: [crumb.id_text, crumb.version] for schema, crumb in assembled.definitions.items()
+        }
+    return references
+
+
+def _gathered_row(item: ContextItem) -> list[Any]:
+    number = -1 if item.number is None else item.number
+    row = [item.crumb.id_text, item.crumb.version, number, item.place[0], item.rank, item.tokens]
+    return row if item.cut is None else [*row, [], list(item.cut)]
+
+
+def read_gathered(references: Any) -> ContextRecord:
+    """Return the record of `gathered_references`. Raise `NotAContext` if it cannot be read."""
+    try:
+        keys = [str(key) for key in references["keys"]]
+        items = [_decode_item(item, keys) for item in references["items"]]
+        trigger_id, trigger_version = references["trigger"]
+        hints = references.get("hints", {})
+        return ContextRecord(
+            consumer_id="",
+            trigger_id=UUID(trigger_id),
+            trigger_version=int(trigger_version),
+            as_of=0,
+            config="",
+            tokens=sum(item.tokens for item in items),
+            budget=0,
+            counted_by="",
+            checksum="",
+            sources=[{"key": key} for key in keys],
+            items=items,
+            left_out=[],
+            left_out_besides=0,
+            notes=[],
+            hints={str(schema): (UUID(id), int(version)) for schema, (id, version) in hints.items()},
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise NotAContext("the references of the receipt cannot be read") from error
+
+
 def _decode_time(value: Any) -> int:
     time = int(value)
     if not 0 <= time <= times.LATEST:
@@ -174,7 +189,7 @@ def _decode_item(item: Any, keys: list[str]) -> ItemReference:
         cut = (item["cut"]["kept"], item["cut"]["of"]) if "cut" in item else None
     matched_tags = tuple(str(tag) for tag in tags)
     return ItemReference(
-        UUID(id),
+        _decode_id(id),
         int(version),
         *_decode_source(number, keys),
         place,
@@ -195,8 +210,17 @@ def _decode_left_out(out: Any, keys: list[str]) -> LeftOutReference:
     if reason not in _REASONS:
         raise ValueError(reason)
     return LeftOutReference(
-        UUID(id), int(version), *_decode_source(number, keys), reason, None if tokens is None else int(tokens)
+        _decode_id(id),
+        int(version),
+        *_decode_source(number, keys),
+        reason,
+        None if tokens is None else int(tokens),
     )
+
+
+@lru_cache(4_096)  # the contexts of a session refer to the same breadcrumbs
+def _decode_id(text: str) -> UUID:
+    return UUID(bytes=a2b_base64(text + "==")) if len(text) == SHORT_ID_LENGTH else UUID(text)
 
 
 def _decode_source(number: Any, keys: list[str]) -> tuple[str, int | None]:

@@ -155,3 +155,13 @@ def token_counter() -> TokenCounter:
     except Exception as error:  # a broken extra must not stop every turn
         _log.warning("tokenizer failed, estimating tokens", error=repr(error))
     return CachedCounter(TokenEstimator())
+
+
+@cache
+def counter_of(method: str) -> TokenCounter:
+    """Return the counter with a name, for contexts that were counted with it.
+
+    Return the best available counter if this one is unknown or not installed.
+    """
+    best = token_counter()
+    return CachedCounter(TokenEstimator()) if method == TokenEstimator.method != best.method else best

@@ -3,4 +3,4 @@
 `__all__` lists the modules that other packages may import.
 """
 
-__all__ = ["configs", "contexts"]
+__all__ = ["configs", "context_tests", "contexts"]

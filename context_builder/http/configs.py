@@ -21,6 +21,7 @@ from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigErr
 from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, FileContent
 from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN, KnownNames, locate_warnings
 from breadcrumbs.context_builder.configs_in_force import TEXT_KEY, ConfigsInForce, own_configs
+from breadcrumbs.context_builder.http.config_history import ConfigHistoryRoutes
 from breadcrumbs.context_builder.known_names import LoadConsumers, load_known_names, load_values
 from breadcrumbs.context_builder.published_configs import PublishedConfig, published_configs
 from breadcrumbs.runtime.access import Principal, policy
@@ -425,6 +426,7 @@ class ConfigRoutes:
                 successes=(SuccessReply(200, "The new file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND, VERSION_MISMATCH),
             ),
+            *ConfigHistoryRoutes(self._configs, self._file).operations,
         )
 
 

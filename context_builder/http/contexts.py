@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NotRequired
 from uuid import UUID
 
+import anyio
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
@@ -56,6 +57,9 @@ _EXAMPLE: Final = {
 
 routes = Routes("Contexts")
 
+MAX_SECONDS_PER_TURN: Final = 10.0
+"""Time limit of a preview, and of a test that has not finished a turn."""
+
 
 @_closed
 class SourceView(TypedDict):
@@ -69,6 +73,15 @@ class SourceView(TypedDict):
     limit: NotRequired[int]
     max_tokens: NotRequired[Annotated[int, Field(description="Size limit of one breadcrumb.")]]
     key_limit: NotRequired[Annotated[int, Field(description="Limit of all sources with this key together.")]]
+    keep: NotRequired[Annotated[int, Field(description="The stepped window is cut to this number.")]]
+    count: NotRequired[
+        Annotated[
+            Count,
+            Field(
+                description="Breadcrumbs of the session up to the trigger. Decides the start of a stepped window."
+            ),
+        ]
+    ]
     scope: NotRequired[Scope]
     shared: NotRequired[
         Annotated[bool, Field(description="The source also finds breadcrumbs that belong to no session.")]
@@ -175,6 +188,42 @@ class _Explained(TypedDict):
 
 
 @_closed
+class BreakItemView(TypedDict):
+    """Item at which two contexts differ. Empty if one of them ends there."""
+
+    source: NotRequired[str]
+    place: NotRequired[ItemPlace]
+    id: NotRequired[Id]
+    version: NotRequired[VersionNumber]
+    schema_name: NotRequired[str]
+    title: NotRequired[str]
+    gone: NotRequired[bool]
+    hidden: NotRequired[bool]
+
+
+@_closed
+class BreakView(TypedDict):
+    """First difference between two contexts."""
+
+    item: Annotated[BreakItemView, Field(description="Item of this context.")]
+    before: Annotated[BreakItemView, Field(description="Item of the previous context at the same position.")]
+
+
+@_closed
+class ReuseView(TypedDict):
+    """The beginning of a context that repeats the previous one, without system prompt and tools."""
+
+    previous_version: VersionNumber
+    items: Annotated[Count, Field(description="Number of equal items at the beginning.")]
+    bytes: Annotated[Count, Field(description="Size of these items.")]
+    of_bytes: Annotated[Count, Field(description="Size of all items.")]
+    percent: Annotated[float, Field(ge=0, le=100)]
+    broken: NotRequired[
+        Annotated[BreakView, Field(description="Missing if this context begins with the whole previous one.")]
+    ]
+
+
+@_closed
 class PartView(TypedDict):
     """A part of a prompt."""
 
@@ -190,6 +239,12 @@ class ExplanationView(_Explained):
     context_id: Id
     version: VersionNumber
     made_at: Time
+    reuse: NotRequired[
+        Annotated[
+            ReuseView,
+            Field(description="The part that repeats the previous context. Only on the first page."),
+        ]
+    ]
     parts: NotRequired[
         Annotated[
             list[PartView], Field(description="Content that the model was shown. Only with `parts=true`.")
@@ -239,7 +294,7 @@ class PreviewRequest(BaseModel):
 
 
 class _PreviewBody(BaseModel):
-    """A `PreviewRequest` with an unchecked config. `_choose_config` checks it and reports its errors."""
+    """A `PreviewRequest` with an unchecked config. `choose_config` checks it and reports its errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -369,12 +424,16 @@ async def preview_context(call: HttpCall) -> Reply:
     wanted = PreviewInput(
         principal.owner_id,
         request.session_id,
-        _choose_config(request),
+        choose_config(request.config, request.consumer_id),
         None if request.trigger_id is None else _parse_trigger_id(request.trigger_id),
         may_see=partial(policy.may_read, principal),
+        conceals_gone=principal.is_narrowed,
     )
-    built = await preview(call.services.store, wanted, hints=call.services.hints)
-    return Reply.json(built.explanation.as_dict() | {"parts": built.parts})
+    async with call.services.searches.hold(principal.owner_id, principal):
+        with anyio.move_on_after(MAX_SECONDS_PER_TURN):
+            built = await preview(call.services.store, wanted)
+            return Reply.json(built.explanation.as_dict() | {"parts": built.parts})
+    raise takes_too_long()
 
 
 async def _check_session(call: HttpCall, session: str) -> None:
@@ -384,6 +443,14 @@ async def _check_session(call: HttpCall, session: str) -> None:
         existing = await Sessions(call.services.store).belonging(principal.owner_id, session)
         if existing is None or not policy.may_see_session(principal, session, existing.user):
             raise NotFound(f"session {session!r} not found")
+
+
+def takes_too_long() -> InvalidInput:
+    """Return the error for a config with which one turn takes too long."""
+    return InvalidInput(
+        f"one turn takes more than {MAX_SECONDS_PER_TURN:g} s with this config: lower the limits of its sources",
+        where="config",
+    )
 
 
 def _parse_version(text: str | None) -> int | None:
@@ -398,19 +465,20 @@ def _parse_trigger_id(text: str) -> UUID:
     return parse_id(text, what="trigger_id")
 
 
-def _choose_config(request: _PreviewBody) -> ContextConfig:
-    configs, faults = check_document(request.config)
+def choose_config(document: Any, consumer: str | None) -> ContextConfig:
+    """Return the config of a consumer from the content of a config file. Raise `InvalidInput` if it is not valid."""
+    configs, faults = check_document(document)
     if faults:
         complaints = [
             Complaint(f"config.{fault.where}".rstrip("."), fault.message) for fault in faults[:MAX_COMPLAINTS]
         ]
         raise InvalidInput("the config is invalid", complaints=complaints)
     names = ", ".join(config.consumer_id for config in configs)
-    if request.consumer_id is None:
+    if consumer is None:
         if len(configs) > 1:
             raise InvalidInput(f"choose one of the consumers {names}", where="consumer_id")
         return configs[0]
     for config in configs:
-        if config.consumer_id == request.consumer_id:
+        if config.consumer_id == consumer:
             return config
     raise InvalidInput(f"no config of this consumer, expected one of: {names}", where="consumer_id")
