@@ -4,12 +4,19 @@
 """
 
 __all__ = [
+    "addressees",
     "agents_in_force",
+    "answer",
+    "chosen_agent",
     "definition",
     "functions",
     "models",
+    "prompt",
+    "prompt_cache",
+    "receipts",
     "remote_adk",
     "runner",
+    "setups",
     "tool_steps",
     "tools",
     "turn",

@@ -84,6 +84,10 @@ class AgentsInForce:
         """Return the shared agents and those of the owner. On the same agent_id, the owner's agent wins."""
         return self._merge(await self._own.get(owner) if self._breadcrumbs else ())
 
+    def invalidate(self, owner: UUID) -> None:
+        """Drop the cached definitions of an owner, because they have changed."""
+        self._own.invalidate(owner)
+
     def get_stale(self, owner: UUID) -> list[ActiveAgent]:
         """Return the agents as they were last loaded, without I/O."""
         return self._merge(self._own.get_stale(owner))
@@ -101,13 +105,14 @@ def load_definitions(folder: Path | None) -> list[ActiveAgent]:
     directory = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
     entries = sorted(directory.iterdir(), key=lambda path: path.name)
     return [
-        ActiveAgent(_parse_file(entry.name, entry.read_bytes()), trusted=True)
+        ActiveAgent(parse_definition(entry.name, entry.read_bytes()), trusted=True)
         for entry in entries
         if entry.name.endswith(".json")
     ]
 
 
-def _parse_file(name: str, raw: bytes) -> AgentDefinition:
+def parse_definition(name: str, raw: bytes) -> AgentDefinition:
+    """Parse the content of a definition file. Raise `StartupError` if it is invalid."""
     try:
         document = orjson.loads(raw)
         # RCRT's files contain whole breadcrumbs.

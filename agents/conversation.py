@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from breadcrumbs.agents.chosen_agent import choice_at, load_timeline
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -12,7 +13,8 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld_reason
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, AGENT_RESPONSE, USER_MESSAGE
-from breadcrumbs.runtime.store.batched_reads import model_of, recent_of, version_of
+from breadcrumbs.runtime.store.batched_reads import choices_of, recent_of, version_of
+from breadcrumbs.runtime.store.state import NO_CHOICES, Choices
 from breadcrumbs.runtime.store.store import Store
 
 _MAX_RECENT_ANSWERS: Final = 5
@@ -22,12 +24,12 @@ _MAX_MERGED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswers:
-    """The last answers and the last cancellation in a session, the newest first, and the model of the session."""
+    """The last answers and the last cancellation in a session, the newest first, and the choices of the session."""
 
     answers: list[Breadcrumb]
     cancels: list[Breadcrumb]
-    model: str | None = None
-    """The model that was chosen for the session. None: agents use their own."""
+    choices: Choices = NO_CHOICES
+    """The model and the agent that were chosen for the session."""
 
     def may_miss_answer(self, request: AnswerRequest) -> bool:
         """Return whether the request could have an answer that is not in this list.
@@ -53,13 +55,23 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, R
     if session is None:
         (crumb,) = await store.read_batch(trigger)
         return crumb, RecentAnswers([], [])
-    crumb, answers, cancels, model = await store.read_batch(
+    crumb, answers, cancels, choices = await store.read_batch(
         trigger,
         recent_of(store, owner, session, AGENT_RESPONSE, _MAX_RECENT_ANSWERS),
         recent_of(store, owner, session, AGENT_CANCEL, 1),
-        model_of(store, owner, session),
+        choices_of(store, owner, session),
     )
-    return crumb, RecentAnswers(answers, cancels, model)
+    return crumb, RecentAnswers(answers, cancels, choices)
+
+
+async def read_choices(store: Store, event: Event) -> tuple[Breadcrumb | None, Choices]:
+    """Read the breadcrumb of an event and the choices of its session, in one round trip."""
+    owner, session = event.owner_id, event.session_id
+    version = version_of(store, owner, event.id, event.version)
+    if session is None:
+        (crumb,) = await store.read_batch(version)
+        return crumb, NO_CHOICES
+    return await store.read_batch(version, choices_of(store, owner, session))
 
 
 def find_creator(crumb: Breadcrumb) -> str | None:
@@ -69,8 +81,12 @@ def find_creator(crumb: Breadcrumb) -> str | None:
     return name if isinstance(name, str) else None
 
 
-async def unanswered_messages(store: Store, definition: AgentDefinition, trigger: Breadcrumb) -> list[str]:
+async def unanswered_messages(
+    store: Store, definition: AgentDefinition, trigger: Breadcrumb, *, with_choices: bool = True
+) -> list[str]:
     """Return the ids of the messages since the last answered one. A merged answer covers all of them.
+
+    Messages for which another agent was chosen are left out. `with_choices`: an agent was ever chosen for the session.
 
     Messages are answered in order, but a message can be older than the answer to the message before it. The messages
     are read from the session, because the prompt can contain fewer messages than are waiting.
@@ -79,6 +95,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     if session is None:
         return [origin.id]
     answered = await _answered_messages(store, definition, trigger)
+    timeline = await load_timeline(store, trigger, origin.created) if with_choices else []
     found: list[str] = []
     schema = USER_MESSAGE if trigger.schema_name == AGENT_CONTEXT else trigger.schema_name
     query = Query(
@@ -89,6 +106,8 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
             break
         if withheld_reason(message) in ("secret", "private"):
             continue  # no model sees it, and its author gets an error instead
+        if choice_at(timeline, message.created) not in (None, definition.agent_id):
+            continue
         if trigger.schema_name == AGENT_CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)
     return found[::-1]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
-from breadcrumbs.runtime.retrieval.sources import Fetch, Source
+from breadcrumbs.runtime.retrieval.sources import COUNTABLE, Fetch, Source
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, AGENT_RESPONSE
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
@@ -42,6 +42,14 @@ class AgentSelector(Selector):
     fetch: Fetch | None = Field(
         None, description="How many breadcrumbs to add, and from which sessions. For the role `context`"
     )
+
+    @model_validator(mode="after")
+    def _check_keep(self) -> AgentSelector:
+        if self.fetch is None or self.fetch.keep is None:
+            return self
+        if self.schema_name is None or self.any_tags or self.all_tags or self.fetch.scope != "current":
+            raise ValueError(f"fetch.keep needs {COUNTABLE}, because the breadcrumbs are counted")
+        return self
 
     @property
     def consumer_id(self) -> str | None:

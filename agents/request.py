@@ -9,7 +9,9 @@ from uuid import UUID
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
+from breadcrumbs.runtime.store.state import NO_CHOICES, Choices
 from breadcrumbs.runtime.workers.turn import Turn
 
 
@@ -41,14 +43,15 @@ class AnswerRequest:
     agent: ActiveAgent
     trigger: Breadcrumb
     origin: StartingMessage
+    choices: Choices = NO_CHOICES
 
     @classmethod
     def of(
-        cls, turn: Turn, agent: ActiveAgent, trigger: Breadcrumb, model: str | None = None
+        cls, turn: Turn, agent: ActiveAgent, trigger: Breadcrumb, choices: Choices = NO_CHOICES
     ) -> AnswerRequest:
-        """Return the request of a turn. `model` is the model that was chosen for its session."""
-        answering = agent if model is None else replace(agent, chosen_model=model)
-        return cls(turn, answering, trigger, StartingMessage.of(trigger))
+        """Return the request of a turn. `choices` are those of its session."""
+        answering = agent if choices.model is None else replace(agent, chosen_model=choices.model)
+        return cls(turn, answering, trigger, StartingMessage.of(trigger), choices)
 
     @property
     def definition(self) -> AgentDefinition:
@@ -71,9 +74,12 @@ class AnswerRequest:
     @property
     def retried_at(self) -> int:
         """Time of a requested retry, in microseconds since 1970, or 0. The retry overrides earlier cancellations."""
-        event = self.turn.event
-        requested = event.at if event.operation == "retried" else 0
-        return max(requested, _positive(self.trigger.context.get("retried_at")))
+        return retry_time(self.turn.event, self.trigger)
+
+    @property
+    def requested_at(self) -> int:
+        """Time of the message or of its last retry. A later cancellation stops the turn."""
+        return max(self.origin.created, self.retried_at)
 
     @property
     def may_be_repeated(self) -> bool:
@@ -83,6 +89,12 @@ class AnswerRequest:
         """
         edits = self.trigger.context.get("trigger_version") if self.is_context else self.trigger.version
         return not self.turn.is_first or bool(self.retried_at) or _positive(edits) > 1
+
+
+def retry_time(event: Event, trigger: Breadcrumb) -> int:
+    """Return the time of the requested retry that an event belongs to, or 0."""
+    requested = event.at if event.operation == "retried" else 0
+    return max(requested, _positive(trigger.context.get("retried_at")))
 
 
 def _positive(value: Any) -> int:

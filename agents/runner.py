@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
 import anyio
 
+from breadcrumbs.agents.addressees import Addressees
 from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, ActiveAgent, AgentsInForce
-from breadcrumbs.agents.conversation import RecentAnswers, read_trigger, unanswered_messages
+from breadcrumbs.agents.chosen_agent import AgentUnavailable, chosen_agent
+from breadcrumbs.agents.conversation import (
+    RecentAnswers,
+    read_choices,
+    read_trigger,
+    unanswered_messages,
+)
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.request import AnswerRequest, StartingMessage
+from breadcrumbs.agents.request import AnswerRequest, StartingMessage, retry_time
 from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, USER_MESSAGE
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, FEEDBACK, USER_MESSAGE
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
-from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed
-from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed, TurnStopped
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error, stopped_error_id
 from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import Turn
 
@@ -72,6 +79,7 @@ class AgentRunner:
         self._turns = turns
         self._consumers = consumers
         self._inherited = inherited
+        self._addressees = Addressees(store, kind=kind, reports=kind == AgentRunner.kind)
         self._running: dict[EventKey, _Running] = {}
         self._refused: dict[EventKey, dict[str, str]] = {}
         """Agents that must not answer an event, with the reason."""
@@ -82,18 +90,22 @@ class AgentRunner:
         """Return whether the event needs a turn.
 
         It does if it can trigger an agent, if it is about an agent definition, or if it is a message that an agent
-        cannot answer because it has no context config.
+        cannot answer because it has no context config or does not exist. An event of a definition also drops the cached
+        definitions of its owner.
         """
+        if self._agents.is_definition(event):
+            self._agents.invalidate(event.owner_id)
+            return event.operation != "deleted"
         if event.operation == "deleted":
             return False
-        if self._agents.is_definition(event):
-            return True
         if event.imported:
             return False
         agents = await self._agents.get(event.owner_id)
         if any(_is_triggered(agent.definition, event) for agent in agents):
             return True
-        return bool(await self._agents_without_contexts(event, agents))
+        if await self._agents_without_contexts(event, agents):
+            return True
+        return self._addressees.must_report(event, agents)
 
     # New events
 
@@ -106,7 +118,7 @@ class AgentRunner:
             return False  # deleted and imported breadcrumbs start no turn
         # Only a new breadcrumb cancels. An edit of an old one does not.
         if event.schema_name == AGENT_CANCEL and event.operation == "created" and running is not None:
-            running.cancel("cancelled")
+            running.stop()
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
             return False
@@ -163,14 +175,27 @@ class AgentRunner:
         trigger, recent_answers = await read_trigger(self._store, event)
         if trigger is None:
             return  # deleted or expired meanwhile
+        agents = await self._addressed(event, trigger, agents, recent_answers)
         await self._check_contexts(event, agents)
         requests = [
-            AnswerRequest.of(turn, agent, trigger, recent_answers.model)
+            AnswerRequest.of(turn, agent, trigger, recent_answers.choices)
             for agent in agents
             if await self._should_answer(agent.definition, turn, trigger)
         ]
         await self._answer_all(turn, requests, recent_answers)
         self._refused.pop(_event_key(event), None)
+
+    async def _addressed(
+        self, event: Event, trigger: Breadcrumb, agents: list[ActiveAgent], recent: RecentAnswers
+    ) -> list[ActiveAgent]:
+        """Return the agents that may answer a trigger: all, or the one that was chosen for the session."""
+        if not recent.choices.agent_since:
+            return agents
+        try:
+            return await self._addressees.select(event, trigger, agents, recent)
+        except AgentUnavailable as error:
+            self._note_failures(event, [error.agent_id])
+            raise
 
     async def _check_contexts(self, event: Event, agents: list[ActiveAgent]) -> None:
         """Raise `TurnFailed` if an agent has no context config. Otherwise the user would wait forever."""
@@ -239,11 +264,10 @@ class AgentRunner:
         for event in turn.waiting():
             if not _is_triggered(definition, event):
                 continue
-            try:
-                waiting = await self._store.get_version(event.owner_id, event.id, event.version)
-            except NotFound:
+            waiting, choices = await read_choices(self._store, event)
+            if waiting is None or StartingMessage.of(waiting).created <= StartingMessage.of(trigger).created:
                 continue
-            if StartingMessage.of(waiting).created > StartingMessage.of(trigger).created:
+            if await chosen_agent(self._store, event, waiting, choices) in (None, definition.agent_id):
                 return True
         return False
 
@@ -268,18 +292,25 @@ class AgentRunner:
         event = turn.event
         self._refused.pop(_event_key(event), None)
         failed = self._failed_agents(event)
-        origin, hops = event.id, 0
+        origin, hops, retried_at = event.id, 0, 0
         answers: list[str] = []
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
             started_by = StartingMessage.of(trigger)
-            hops = started_by.hops
+            hops, retried_at = started_by.hops, retry_time(event, trigger)
             answers = await self._merged_messages(trigger, failed)
             origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
         agent_id = next(iter(failed)) if len(failed) == 1 else None
         details = ErrorDetails(self._creator, origin, self._inherited, hops + 1, agent_id, answers)
+        if isinstance(error, TurnStopped):
+            # A cancellation stops all agents, so its error names none. The API can write the same error.
+            stop_id = stopped_error_id(event.lane, origin, retried_at)
+            details = replace(details, agent_id=None, id=stop_id)
+        elif isinstance(error, AgentUnavailable):
+            # Several turns of a message can find that the agent is missing. They write one error together.
+            details = replace(details, id=turn.derived_id("error", self._creator, error.report_key))
         await leave_error(self._store, turn, error, details)
         self._failed.pop(_event_key(event), None)
 
@@ -321,6 +352,8 @@ def _requested_pause(error: Exception) -> float:
 
 
 def _is_triggered(definition: AgentDefinition, event: Event) -> bool:
+    if event.schema_name == FEEDBACK:  # models never see it
+        return False
     return any(
         trigger.matches_meta(event.schema_name, event.tags, event.session_id)
         for trigger in definition.triggers

@@ -6,7 +6,7 @@ message, the step and the call. So a retried turn finds the stored results and d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -24,14 +24,21 @@ from breadcrumbs.agents.models.base import (
     PromptMessage,
     ToolCall,
 )
-from breadcrumbs.agents.models.offered import public_name
+from breadcrumbs.agents.prompt_cache import prompt_cache_key
+from breadcrumbs.agents.receipts import (
+    MAX_STORED_CHARACTERS,
+    RecordedCall,
+    TimedCall,
+    ToolUseRecord,
+    TurnRecord,
+)
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.schema_names import TOOL_REQUEST, TOOL_RESPONSE
+from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
@@ -71,6 +78,14 @@ class _ToolUse:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """The texts of a model, the answer last, and the record of its calls."""
+
+    texts: list[str]
+    record: TurnRecord
+
+
 class ToolSteps:
     """Runs the model calls and tool calls of a turn."""
 
@@ -93,33 +108,38 @@ class ToolSteps:
         messages: tuple[PromptMessage, ...],
         on_delta: OnDelta,
         observer: CallObserver | None = None,
-    ) -> list[str]:
+    ) -> ModelAnswer:
         """Call the model and its tools until the model calls no tool. Return its texts, the answer last."""
         definition, model = request.definition, self._model_of(request.agent)
         toolbox = self._allowed_tools(request)
         specs = tuple(tool.spec for tool in toolbox)
+        record = TurnRecord(model.name, specs)
         texts: list[str] = []
         for step in range(definition.max_steps):
-            reply = await model.complete(
-                ModelRequest(messages, specs, definition.temperature, definition.max_tokens, observer),
-                _after_paragraph(on_delta) if texts else on_delta,
+            timed = TimedCall(_after_paragraph(on_delta) if texts else on_delta, observer)
+            prompt = ModelRequest(
+                messages,
+                specs,
+                definition.temperature,
+                definition.max_tokens,
+                timed,
+                prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
             )
+            reply = await model.complete(prompt, timed.write)
+            call = RecordedCall.of(model.name, prompt, reply, timed)
+            record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)
             if not uses:
-                return [*texts, reply.text]
-            results = [await self._run_tool(use) for use in uses]
+                return ModelAnswer([*texts, reply.text], record)
+            results = [await self._run_tool(use, call) for use in uses]
             if not any(use.returns_to_model for use in uses):
-                return [*texts, reply.text or _results_text(uses, results)]
+                return ModelAnswer([*texts, reply.text or _results_text(uses, results)], record)
             if reply.text.strip():
                 texts.append(reply.text.rstrip())
-            messages = (*messages, *_step_messages(reply, uses, results))
+            messages = (*messages, *step_messages(reply.text, [use.call for use in uses], results))
         raise TurnFailed(
             f"the model was stopped after max_steps ({definition.max_steps}) model calls: it still called tools"
         )
-
-    def model_name(self, request: AnswerRequest) -> str:
-        """Return the name of the model that answers a request, without the URL of its server."""
-        return public_name(self._model_of(request.agent).name)
 
     def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
         try:
@@ -127,10 +147,13 @@ class ToolSteps:
         except InvalidInput as error:
             raise TurnFailed(f"{request.definition.agent_id}: {error}") from error
 
-    async def _run_tool(self, use: _ToolUse) -> ToolResult:
+    async def _run_tool(self, use: _ToolUse, call: RecordedCall) -> ToolResult:
         """Run a tool and store its request and its response, or return the stored response."""
         request_id, response_id = use.derived_id("request"), use.derived_id("response")
         stored = await self._stored_result(use.request.owner, response_id)
+        # The request of an earlier attempt can be stored without its response.
+        repeated = stored is not None or use.request.may_be_repeated
+        call.tools.append(ToolUseRecord(request_id, use.call.id, repeated))
         if stored is not None:
             return stored
         origin = use.request.origin
@@ -145,6 +168,7 @@ class ToolSteps:
             "input": _parse_input(use.call.arguments),
             "requestedBy": use.request.definition.agent_id,
         }
+        requested[RECEIPT] = _call_facts(use, requested["input"], call.reply.text)
         await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
         result = await self._result(use)
         response = {
@@ -163,7 +187,7 @@ class ToolSteps:
             context = (await self._store.get(owner, response_id, count_read=False)).context
         except NotFound:
             return None
-        return ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0)
+        return stored_result(context)
 
     async def _result(self, use: _ToolUse) -> ToolResult:
         request = use.request
@@ -203,15 +227,20 @@ def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step
     ]
 
 
-def _step_messages(reply: ModelReply, uses: list[_ToolUse], results: list[ToolResult]) -> list[PromptMessage]:
-    """Return the messages that a step adds to the prompt: the reply and the results."""
+def step_messages(text: str, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[PromptMessage]:
+    """Return the messages that a step adds to the prompt: the reply with its tool calls, and their results."""
     return [
-        PromptMessage("assistant", reply.text, tool_calls=tuple(use.call for use in uses)),
+        PromptMessage("assistant", text, tool_calls=tuple(calls)),
         *(
-            PromptMessage("tool", _result_text(result), tool_call_id=use.call.id, name=use.call.name)
-            for use, result in zip(uses, results, strict=True)
+            PromptMessage("tool", _result_text(result), tool_call_id=call.id, name=call.name)
+            for call, result in zip(calls, results, strict=True)
         ),
     ]
+
+
+def stored_result(context: Mapping[str, Any]) -> ToolResult:
+    """Return the result that a `tool.response.v1` contains."""
+    return ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0)
 
 
 def _after_paragraph(on_delta: OnDelta) -> OnDelta:
@@ -239,6 +268,19 @@ def _parse_input(raw: str) -> Any:
         except orjson.JSONDecodeError:
             pass
     return {"unreadable": raw[:_MAX_UNREADABLE_CHARACTERS]}
+
+
+def _call_facts(use: _ToolUse, input: Any, text: str) -> dict[str, Any]:
+    """Return the facts about a call that a rebuilt request needs and that the breadcrumb does not contain yet."""
+    facts: dict[str, Any] = {"call": use.call.id}
+    if use.call.name != use.name:
+        facts["name"] = use.call.name
+    if use.call.arguments != orjson.dumps(input).decode():
+        facts["arguments"] = use.call.arguments
+    if text and use.step.endswith(".0"):  # one of the calls of a step stores the text
+        facts["text"] = text
+    too_long = [name for name, value in facts.items() if len(value) > MAX_STORED_CHARACTERS]
+    return {**facts, **dict.fromkeys(too_long)}
 
 
 def _result_fields(result: ToolResult) -> dict[str, Any]:

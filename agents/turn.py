@@ -7,6 +7,7 @@ another one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
@@ -28,7 +29,9 @@ from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswe
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
+from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
+from breadcrumbs.agents.receipt_writer import ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
@@ -38,9 +41,9 @@ from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.notices import Notice
-from breadcrumbs.runtime.schema_names import REASONING
+from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed, error_reason
+from breadcrumbs.runtime.workers.errors import TurnFailed, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
 _log = structlog.get_logger("breadcrumbs.agents")
@@ -55,7 +58,10 @@ PromptParts: TypeAlias = Sequence[dict[str, Any]]
 RefreshContext: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Builds a context again for the same message, with the newer breadcrumbs of the session."""
 
-GatherParts: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
+Gathered: TypeAlias = tuple[list[dict[str, Any]], dict[str, Any]]
+"""The parts of a prompt, and the references of their items."""
+
+GatherParts: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[Gathered]]
 """Returns the parts of the prompt for a trigger that is not a context."""
 
 RemoteAnswer: TypeAlias = Callable[[AnswerRequest, PromptParts, OnDelta], Awaitable[Answer]]
@@ -81,6 +87,7 @@ class AgentTurns:
         self._refresh = refresh
         self._inherited = inherited
         self._remote = remote
+        self._receipts = ReceiptWriter(store)
         self._failures: dict[UUID, int] = {}
         """Number of failed model calls and attempts of each answer, for notices."""
 
@@ -96,6 +103,7 @@ class AgentTurns:
                 await turn.acknowledge()
             return
         await self._check_quota(request.owner)
+        turn.requested_at = request.requested_at
         new, content = await self._make_answer(current)
         ends: Literal["answer", "turn"] = "turn" if last else "answer"
         try:
@@ -119,9 +127,8 @@ class AgentTurns:
         """Return the request with a current context, or None if no answer is needed."""
         if await self._is_answered(request, recent_answers):
             return None
-        requested_at = max(request.origin.created, request.retried_at)
-        if any(cancel.created > requested_at for cancel in recent_answers.cancels):
-            raise TurnCancelled("cancelled")
+        if any(cancel.created > request.requested_at for cancel in recent_answers.cancels):
+            raise TurnStopped
         if _is_beyond_hop_limit(request):
             return None
         try:
@@ -167,7 +174,9 @@ class AgentTurns:
         definition, trigger = request.definition, request.trigger
         # Read before the model call: if the store is unavailable later, the answer must not be lost.
         merged = (
-            await unanswered_messages(self._store, definition, trigger)
+            await unanswered_messages(
+                self._store, definition, trigger, with_choices=request.choices.agent_since > 0
+            )
             if definition.when_busy == "merge"
             else None
         )
@@ -227,32 +236,47 @@ class AgentTurns:
         """Call the function, the remote server or the model of the agent."""
         definition = request.definition
         parts = request.trigger.context.get("parts") if request.is_context else None
+        references: dict[str, Any] | None = None
         if parts is None:
-            parts = await self._gather(definition, request.trigger)
+            parts, references = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        shown = ShownParts(parts, references)
         async with writer as deltas:
-            if request.agent.function is not None:
+            if (function := request.agent.function) is not None:
                 call = _function_call(request, messages, deltas.write)
-                reply = await _call_function(definition.agent_id, request.agent.function, call)
-                return function_answer(definition.agent_id, reply)
+                return await self._run_function(request, shown, function, call)
             if definition.kind == "adk":
-                return await self._run_remote(request, parts, deltas.write)
-            *before, last = await self._steps.run(request, messages, deltas.write, observer)
+                return await self._run_remote(request, shown, deltas.write)
+            result = await self._steps.run(request, messages, deltas.write, observer)
+        *before, last = result.texts
         answer = parse_answer(check_text(last))
-        creator = {**_creator(definition), "model": self._steps.model_name(request)}
+        creator = {**_creator(definition), "model": public_name(result.record.model)}
+        receipt = await self._receipts.of_model(request, shown, result.record)
         # Store exactly the text that was streamed.
         return replace(
             answer,
             text=check_text(PARAGRAPH.join([*before, answer.text])),
-            runtime_fields={**answer.runtime_fields, "creator": creator},
+            runtime_fields={**answer.runtime_fields, "creator": creator, RECEIPT: receipt},
         )
 
-    async def _run_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
+    async def _run_function(
+        self, request: AnswerRequest, shown: ShownParts, function: AgentFunction, call: Call
+    ) -> Answer:
+        agent_id, began = request.definition.agent_id, time.perf_counter()
+        answer = function_answer(agent_id, await _call_function(agent_id, function, call))
+        receipt = await self._receipts.of_function(request, shown, call.messages, began)
+        return replace(answer, runtime_fields={**answer.runtime_fields, RECEIPT: receipt})
+
+    async def _run_remote(self, request: AnswerRequest, shown: ShownParts, on_delta: OnDelta) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
             raise TurnFailed(f"{agent_id} runs on an ADK server, which is not available in this process")
-        remote = await self._remote(request, parts, on_delta)
-        return replace(parse_answer(check_text(remote.text)), runtime_fields=remote.runtime_fields)
+        began = time.perf_counter()
+        remote = await self._remote(request, shown.parts, on_delta)
+        receipt = await self._receipts.of_remote(request, shown, began)
+        return replace(
+            parse_answer(check_text(remote.text)), runtime_fields={**remote.runtime_fields, RECEIPT: receipt}
+        )
 
 
 class _Observer:

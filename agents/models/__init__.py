@@ -14,6 +14,8 @@ __all__ = [
     "endpoint",
     "endpoint_registry",
     "offered",
+    "prices",
     "providers",
     "registry",
+    "windows",
 ]

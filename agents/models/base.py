@@ -65,14 +65,45 @@ class ModelRequest:
     temperature: float | None = None
     max_tokens: int | None = None
     observer: CallObserver | None = field(default=None, repr=False, compare=False)
+    cache_key: str = ""
+    """Equal for prompts with the same beginning. Only some providers accept it. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Number of tokens that a model call used."""
+    """Number of tokens that a model call used. None: the server did not report it."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int | None = None
+    """The part of `prompt_tokens` that the provider read from its prompt cache."""
+    reasoning_tokens: int | None = None
+    """The part of `completion_tokens` that the model used for its reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The form in which a request is encoded. A request and its dialect determine the bytes of the body."""
+
+    model: str
+    """Name of the model in the body."""
+    stream: bool = False
+    omit: tuple[str, ...] = ()
+    """Optional fields that the server has refused, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """Facts about the request that was answered, and about its response."""
+
+    dialect: Dialect
+    digest: bytes
+    """SHA-256 of the body. Keys are in the headers, so the body contains no secrets."""
+    attempts: int = 1
+    """Number of times that a request was sent until a response arrived."""
+    response_id: str | None = None
+    model: str | None = None
+    """Name of the model in the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +114,8 @@ class ModelReply:
     tool_calls: tuple[ToolCall, ...] = ()
     usage: TokenUsage | None = None
     finish_reason: str | None = None
+    sent: SentRequest | None = field(default=None, repr=False, compare=False)
+    """None if the model sends no requests."""
 
 
 OnDelta = Callable[[str], Awaitable[None]]

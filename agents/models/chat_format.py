@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from breadcrumbs.agents.models.base import (
+    Dialect,
     ModelError,
     ModelReply,
     ModelRequest,
     PromptMessage,
     TokenUsage,
     ToolCall,
+    ToolSpec,
     TransientModelError,
 )
 from breadcrumbs.agents.models.reasoning import ThinkSplitter, reasoning_in
 from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
+CACHE_KEY = "prompt_cache_key"
+"""Optional field of a request. It helps OpenAI to route requests to a server that has cached their beginning."""
 
 _MAX_REASONING_CHARACTERS = 1 << 16
+_MAX_NAME_CHARACTERS = 200
 
 _PORTABLE_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -49,24 +54,16 @@ class _PermanentModelError(ModelError):
 # The request
 
 
-def request_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection[str] = ()) -> bytes:
-    """Return the body of a request. `omit` are optional fields that the server has refused."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [_message_json(message) for message in request.messages],
-    }
+def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
+    """Return the body of a request. Equal arguments give equal bytes, so a request can be rebuilt and compared.
+
+    The messages come last, because everything before them is the same in each turn. Equal requests begin with equal
+    bytes, so that caches can be used.
+    """
+    omit, stream = dialect.omit, dialect.stream
+    body: dict[str, Any] = {"model": dialect.model}
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.parameters,
-                },
-            }
-            for tool in request.tools
-        ]
+        body["tools"] = [tool_json(tool) for tool in request.tools]
     if request.temperature is not None:
         body["temperature"] = request.temperature
     if request.max_tokens is not None:
@@ -78,10 +75,21 @@ def request_json(model: str, request: ModelRequest, *, stream: bool, omit: Colle
         body["stream"] = True
         if "stream_options" not in omit:
             body["stream_options"] = {"include_usage": True}
+    if request.cache_key and CACHE_KEY not in omit:
+        body[CACHE_KEY] = request.cache_key
+    body["messages"] = [_message_json(message) for message in request.messages]
     try:
         return orjson.dumps(body)
     except TypeError as error:
         raise ModelError(f"the prompt cannot be encoded as JSON: {error}", retry=False) from None
+
+
+def tool_json(tool: ToolSpec) -> dict[str, Any]:
+    """Return a tool as the body of a request contains it."""
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
 
 
 def _message_json(message: PromptMessage) -> dict[str, Any]:
@@ -137,6 +145,9 @@ class ReplyBuilder:
         self._calls: list[_PartialToolCall] = []
         self._call_at: dict[int, _PartialToolCall] = {}
         self._usage: TokenUsage | None = None
+        self.response_id: str | None = None
+        self.model: str | None = None
+        """Name of the model in the response."""
         self._finish_reason: str | None = None
         self._refused = False
         self._think = ThinkSplitter()
@@ -210,6 +221,8 @@ class ReplyBuilder:
             raise ModelError(f"the response is not a chat completion: {show_excerpt(data)}", retry=False)
         if (error := find_error(body)) is not None:
             raise error
+        self.response_id = self.response_id or _reported_name(body.get("id"))
+        self.model = self.model or _reported_name(body.get("model"))
         if isinstance(body.get("usage"), dict):
             self._usage = _parse_usage(body["usage"]) or self._usage
         choices = body.get("choices")
@@ -390,10 +403,27 @@ def _content_text(content: Any) -> str:
 
 
 def _parse_usage(usage: dict[str, Any]) -> TokenUsage | None:
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if isinstance(prompt, int) and isinstance(completion, int):
-        return TokenUsage(prompt_tokens=prompt, completion_tokens=completion)
-    return None
+    prompt, completion = _count_in(usage, "prompt_tokens"), _count_in(usage, "completion_tokens")
+    if prompt is None or completion is None:
+        return None
+    cached = _count_in(usage.get("prompt_tokens_details"), "cached_tokens")
+    if cached is None:
+        cached = _count_in(usage, "prompt_cache_hit_tokens")  # DeepSeek
+    reasoning = _count_in(usage.get("completion_tokens_details"), "reasoning_tokens")
+    return TokenUsage(prompt, completion, cached, reasoning)
+
+
+def _count_in(fields: Any, name: str) -> int | None:
+    value = fields.get(name) if isinstance(fields, dict) else None
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return value if is_count else None
+
+
+def _reported_name(value: Any) -> str | None:
+    """Return an id or a name from a response, as one line of limited length."""
+    if not isinstance(value, str):
+        return None
+    return printable_line(_without_surrogates(value[:_MAX_NAME_CHARACTERS])) or None
 
 
 def _without_surrogates(text: str) -> str:

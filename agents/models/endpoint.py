@@ -6,7 +6,7 @@ import ipaddress
 import math
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -90,6 +90,10 @@ MODEL_SERVER: Final = ServerKind(
 )
 
 
+OMITTED: Final = frozenset(("prompt_cache_key",))
+"""Optional request fields that are sent only to servers which are known to accept them."""
+
+
 class Endpoint:
     """An HTTP server: its URL, its key and the connections to it."""
 
@@ -101,13 +105,13 @@ class Endpoint:
         key: SecretStr | None = None,
         limits: EndpointLimits | None = None,
         streaming: bool = True,
-        prefers_max_completion_tokens: bool = False,
+        omit: Collection[str] = OMITTED,
     ) -> None:
         self.url = kind.parse_url(url)
         self.limits = limits or EndpointLimits()
         self.streaming = streaming
-        self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
-        """Optional request fields that this server has refused. They are no longer sent."""
+        self.omit = set(omit)
+        """Optional request fields that are not sent, because this server refuses them or may refuse them."""
         self._key = _check_key(key)
         self._client: httpx.AsyncClient | None = None
         if self._key and self.url.startswith("http://") and not is_loopback_url(self.url):

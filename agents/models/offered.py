@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from breadcrumbs.agents.models.base import Model
@@ -32,6 +33,14 @@ class ModelChoices:
 
     def __contains__(self, name: str) -> bool:
         return name in self._specs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The models as the settings name them."""
+        return tuple(self._specs.values())
 
     def resolve(self, name: str) -> Model:
         """Return the chosen model. Raise `InvalidInput` if it is not offered, and `StartupError` without its key."""

@@ -10,13 +10,23 @@ import math
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
+from hashlib import sha256
 from secrets import SystemRandom
 
 import anyio
 import httpx
 import structlog
 
-from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta, TransientModelError
+from breadcrumbs.agents.models.base import (
+    Dialect,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    OnDelta,
+    SentRequest,
+    TransientModelError,
+)
 from breadcrumbs.agents.models.chat_format import (
     ReplyBuilder,
     parse_json_or_none,
@@ -48,6 +58,7 @@ _OPTIONAL_FIELDS = {
     "stream_options": re.compile(r"\bstream_options\b"),
     "max_tokens": re.compile(r"\bmax_tokens\b"),
     "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
+    "prompt_cache_key": re.compile(r"\bprompt_cache_key\b"),
     "stream": re.compile(r"(?i)\bstream(?:ing)?\b"),
 }
 _ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
@@ -109,6 +120,7 @@ class _ModelCall:
         self._request = request
         self._on_delta = on_delta
         self._has_sent_delta = False
+        self._attempts = 0
 
     async def run(self) -> ModelReply:
         """Return the reply. Retries temporary errors until a part of the answer was streamed."""
@@ -152,7 +164,9 @@ class _ModelCall:
         self.answering = False
         endpoint, limits = self._endpoint, self._limits
         streaming = endpoint.streaming and "stream" not in endpoint.omit
-        body = request_json(self._model.model, self._request, stream=streaming, omit=endpoint.omit)
+        dialect = Dialect(self._model.model, streaming, tuple(sorted(endpoint.omit)))
+        body = request_json(dialect, self._request)
+        self._attempts += 1
         client = endpoint.client
         http_request = client.build_request(
             "POST",
@@ -177,7 +191,10 @@ class _ModelCall:
                 await self._read_events(response, builder)
             else:
                 await self._read_whole(response, builder)
-            return builder.reply()
+            sent = SentRequest(
+                dialect, sha256(body).digest(), self._attempts, builder.response_id, builder.model
+            )
+            return replace(builder.reply(), sent=sent)
         finally:
             await response.aclose()
 

@@ -25,6 +25,8 @@ class Preset:
     """Environment variable with the key."""
     needs_key: bool
     prefers_max_completion_tokens: bool = False
+    accepts_cache_key: bool = False
+    """Whether requests can have a `prompt_cache_key`. Groq, Cerebras and others refuse requests with this field."""
     example: str = ""
     """Name of one of its models."""
     description: str = ""
@@ -44,6 +46,7 @@ PRESETS: Final[dict[str, Preset]] = {
         "OPENAI_API_KEY",
         True,
         prefers_max_completion_tokens=True,
+        accepts_cache_key=True,
         example="gpt-4.1-mini",
         description="OpenAI",
     ),

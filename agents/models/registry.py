@@ -20,7 +20,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from breadcrumbs.agents.models.base import Model
-from breadcrumbs.agents.models.endpoint import MODEL_SERVER, Endpoint, EndpointLimits
+from breadcrumbs.agents.models.endpoint import MODEL_SERVER, OMITTED, Endpoint, EndpointLimits
 from breadcrumbs.agents.models.endpoint_registry import (
     EndpointName,
     EndpointRegistry,
@@ -36,8 +36,19 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
 ModelName = Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)]
+PricePerMillion = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 _RCRT_NAMES = {"ollama_local": "ollama"}
+
+
+class ModelEndpointSettings(EndpointSettings):
+    """Settings of one model server."""
+
+    prompt_cache_key: bool | None = Field(
+        None,
+        description="Send a key per session, so that the provider finds the cached beginning of a prompt. "
+        "Default: only to OpenAI, because other servers can refuse it",
+    )
 
 
 class ModelSettings(BaseModel):
@@ -49,9 +60,17 @@ class ModelSettings(BaseModel):
     aliases: dict[str, str] = Field(
         default_factory=dict, description="Your own names for models, such as RCRT's llm_config ids"
     )
-    endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
+    endpoints: dict[EndpointName, ModelEndpointSettings] = Field(default_factory=dict)
     offered: Annotated[tuple[ModelName, ...], Field(max_length=100)] = Field(
         (), description="Models that a curator can choose for a session, besides the default and the aliases"
+    )
+    windows: Annotated[dict[str, Annotated[int, Field(ge=1, le=1 << 31)]], Field(max_length=1_000)] = Field(
+        default_factory=dict,
+        description="Context windows of models in tokens, to show how full a prompt is. Well-known models need none",
+    )
+    prices: Annotated[dict[str, tuple[PricePerMillion, PricePerMillion]], Field(max_length=1_000)] = Field(
+        default_factory=dict,
+        description="Prices of a million input and output tokens, such as [0.4, 1.6], by model, to show costs",
     )
     connect_timeout: Seconds = EndpointLimits().connect
     read_timeout: Seconds = EndpointLimits().read
@@ -143,7 +162,7 @@ class ModelPool:
         if spec == OFFLINE or "://" in spec:
             return ""
         provider, _ = self._split_spec(spec)
-        settings = self._settings.endpoints.get(provider, EndpointSettings())
+        settings = self._settings.endpoints.get(provider, ModelEndpointSettings())
         if settings.key_env or settings.url is not None:
             return settings.key_env or ""
         return PRESETS[provider].key_env
@@ -229,7 +248,7 @@ class ModelPool:
         return MODEL_SERVER.parse_url(settings.url if settings and settings.url else PRESETS[provider].url)
 
     def _open_endpoint(self, provider: str) -> Endpoint:
-        settings = self._settings.endpoints.get(provider, EndpointSettings())
+        settings = self._settings.endpoints.get(provider, ModelEndpointSettings())
         preset = PRESETS.get(provider, Preset(url="", key_env="", needs_key=False))
         # If a preset has another URL, the key of the provider must not be sent to that URL.
         is_providers_own = settings.url is None or self._url_of(provider) == preset.url
@@ -245,7 +264,7 @@ class ModelPool:
             key=key,
             limits=self._settings.limits,
             streaming=settings.streaming,
-            prefers_max_completion_tokens=preset.prefers_max_completion_tokens and is_providers_own,
+            omit=_omitted_fields(settings, preset if is_providers_own else None),
         )
 
 
@@ -263,3 +282,14 @@ def resolve_model(
     if isinstance(model, OpenAICompatibleModel):
         return OpenAICompatibleModel(model.model, model.endpoint, name=model.name)
     return model
+
+
+def _omitted_fields(settings: ModelEndpointSettings, preset: Preset | None) -> set[str]:
+    """Return the optional request fields that are not sent. `preset` is None for a server of somebody else."""
+    omitted = set(OMITTED)
+    accepts_cache_key = preset is not None and preset.accepts_cache_key
+    if accepts_cache_key if settings.prompt_cache_key is None else settings.prompt_cache_key:
+        omitted.remove("prompt_cache_key")
+    if preset is not None and preset.prefers_max_completion_tokens:
+        omitted.add("max_tokens")
+    return omitted

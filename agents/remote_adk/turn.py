@@ -360,11 +360,12 @@ class _RemoteTurn:
 
 def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the parts of a context other than the conversation, by their keys."""
-    return {
-        part["key"]: [plain_text(item["content"]) for item in part["items"]]
-        for part in parts
-        if part["place"] != "conversation"
-    }
+    found: dict[str, Any] = {}
+    for part in parts:
+        if part["place"] != "conversation":
+            texts = [plain_text(item["content"]) for item in part["items"]]
+            found[part["key"]] = [*found.get(part["key"], ()), *texts]
+    return found
 
 
 def _user_id(owner: UUID, user: str | None, session: str) -> str:
