@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:
         Unauthenticated,
         VersionMismatch,
     )
+    from breadcrumbs.client.feedback import Feedback, FeedbackCounts, RatingCount
     from breadcrumbs.client.replies import Reply
     from breadcrumbs.client.sync import Client, Session
     from breadcrumbs.client.values import (
@@ -72,7 +73,10 @@ __all__ = [  # noqa: RUF022 - by topic
     "ChatMessage",
     "Delta",
     "Event",
+    "Feedback",
+    "FeedbackCounts",
     "Gap",
+    "RatingCount",
     "Reply",
     "Retried",
     "RetryNotice",
@@ -117,6 +121,7 @@ __all__ = [  # noqa: RUF022 - by topic
 _MODULE_NAMES = {
     "breadcrumbs.client.sync": ("Client", "Session"),
     "breadcrumbs.client.aio": ("AsyncClient", "AsyncSession"),
+    "breadcrumbs.client.feedback": ("Feedback", "FeedbackCounts", "RatingCount"),
     "breadcrumbs.client.replies": ("Reply",),
     "breadcrumbs.client.values": (
         *("Answer", "Breadcrumb", "ChatMessage", "Delta", "Event", "Gap", "Retried", "RetryNotice"),

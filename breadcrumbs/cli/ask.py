@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from breadcrumbs.cli.agent_choice import AgentOption, choose_agent
 from breadcrumbs.cli.client import as_user, open_client
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
@@ -36,6 +37,7 @@ def ask(
         str | None, typer.Argument(help="The question. [default: the text from a pipe]", show_default=False)
     ] = None,
     session: ContinueOption = None,
+    agent: AgentOption = None,
     user: UserOption = None,
     timeout: TimeoutOption = 300.0,
     url: UrlOption = DEFAULT_URL,
@@ -48,6 +50,7 @@ def ask(
     crumb ask "Summarize this text" < notes.txt
     git diff | crumb ask "Write a commit message" > message.txt
     crumb ask "And in French?" --session demo
+    crumb ask "Write a poem" --agent poet
 
     Text from a pipe is sent after the question, separated by an empty line. The exit code is 0 with an answer and 1
     without one; the reason is printed on standard error. Ctrl-C cancels the answer, and the exit code is 130.
@@ -58,6 +61,7 @@ def ask(
         first.request("GET", "/health")
         credentials = token if user is None else as_user(first, user)
     with open_client(url, credentials, retries=_RETRIES) as client:
+        choose_agent(client, name, agent)
         code = _ask(client, name, text, timeout or None)
     if session is None and sys.stdout.isatty() and sys.stderr.isatty():
         say(f"continue with: crumb ask --session {name} …")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from breadcrumbs.cli.agent_choice import AgentOption, choose_agent
 from breadcrumbs.cli.client import as_user, open_client
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
@@ -29,6 +30,7 @@ commands = typer.Typer()
 @commands.command()
 def chat(
     session: ContinueOption = None,
+    agent: AgentOption = None,
     user: UserOption = None,
     history: Annotated[
         bool,
@@ -45,6 +47,7 @@ def chat(
     \b
     crumb chat
     crumb chat --session demo
+    crumb chat --agent poet               only this agent answers
     crumb chat --user ann                 try what the user ann gets
     echo "What did I say?" | crumb chat --session demo
 
@@ -58,6 +61,7 @@ def chat(
     with open_client(url, token) as first:  # without retries, to report a stopped server immediately
         credentials = token if user is None else as_user(first, user)
     with open_client(url, credentials) as first:
+        choose_agent(first, name, agent)
         before = first.session(name).messages(last=_MESSAGES_AT_START)
     display = choose_display()
     with open_client(url, credentials, retries=_RETRIES) as client, _line_history(display, wanted=history):

@@ -22,7 +22,9 @@ _CREDENTIALS_HINT = "  set CRUMB_API_KEY or CRUMB_TOKEN, or use --token"
 
 
 @contextmanager
-def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iterator[Client]:
+def open_client(
+    url: str, token: str | None = None, *, retries: int = 0, timeout: float = 30.0
+) -> Iterator[Client]:
     """Open a client. Its errors are raised as `CommandError`.
 
     The API key comes only from the environment, because other users of the machine can read a command line.
@@ -32,7 +34,8 @@ def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iter
     if not url:  # the client would fall back to its default
         raise CommandError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")
     try:
-        client = Client(url, token=token, api_key=os.environ.get("CRUMB_API_KEY"), retries=retries)
+        key = os.environ.get("CRUMB_API_KEY")
+        client = Client(url, token=token, api_key=key, retries=retries, timeout=timeout)
     except ValueError as error:
         raise CommandError(str(error)) from None
     with client, command_errors(client.url):

@@ -85,10 +85,16 @@ def dead_letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(_fetch(ctx, "/dlq"), incomplete)
 
 
-def _names(items: Any, incomplete: str) -> list[str]:
+def agent_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the agents that answer users and begin with the text."""
+    reply = _fetch(ctx, "/agents/answering")
+    return _names(reply.get("agents") if isinstance(reply, dict) else None, incomplete, "agent_id")
+
+
+def _names(items: Any, incomplete: str, field: str = "id") -> list[str]:
     if not isinstance(items, list):
         return []
-    ids = [str(item.get("id")) for item in items if isinstance(item, dict)]
+    ids = [str(item.get(field)) for item in items if isinstance(item, dict)]
     return [id for id in ids if id.startswith(incomplete) and _SAFE.fullmatch(id)]
 
 

@@ -12,7 +12,7 @@ from breadcrumbs.cli.output import CommandError, UsageError
 from breadcrumbs.context_builder.config_checks import ConfigComplaint
 from breadcrumbs.context_builder.explanation import ExplainedItem, ExplainedLeftOut, Explanation
 from breadcrumbs.context_builder.item_cuts import Cut
-from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, AGENT_RESPONSE
 
 if TYPE_CHECKING:
     from breadcrumbs.client.sync import Client
@@ -32,6 +32,8 @@ class ShownContext:
     """Whether `parts` is complete, byte for byte."""
     gone: list[str] = field(default_factory=list)
     """Ids of items that no longer exist."""
+    receipt: dict[str, Any] | None = None
+    """The receipt of the answer, with the complete prompt. None if there is no answer yet."""
 
 
 class ServerContexts:
@@ -43,8 +45,9 @@ class ServerContexts:
     def explain(
         self, of: str, version: int | None = None, consumer: str | None = None, *, parts: bool = False
     ) -> ShownContext:
-        """Explain a context. `of` is the id of a context, the beginning of it, or a session."""
-        return self._explain_id(self._find(of, consumer), version, parts=parts)
+        """Explain a context. `of` is a session, or the id of a context or of an answer, or the beginning of it."""
+        id, of_answer = self._find(of, consumer)
+        return self._explain_id(id, version or of_answer, parts=parts)
 
     def explain_trigger(self, session: str, consumer: str, trigger_id: str) -> Explanation:
         """Explain the context that was built for a message. Without one, explain the newest of the session."""
@@ -86,16 +89,21 @@ class ServerContexts:
         gone = [item["id"] for item in first["items"] if item.get("gone")]
         return ShownContext(_explanation(first), shown, same=first.get("parts_as_shown", False), gone=gone)
 
-    def _find(self, of: str, consumer: str | None) -> str:
-        """Find a context by its id, or by its session and consumer. Returns its id."""
+    def _find(self, of: str, consumer: str | None) -> tuple[str, int | None]:
+        """Find a context by its id, its answer, or its session and consumer. Returns its id and its version.
+
+        The version is None unless an answer names it.
+        """
         contexts = self._contexts_of(of)
         if not contexts and (id := self._context_with_id(of)) is not None:
-            return id
+            return id, None
+        if not contexts and (found := self._context_of_answer(of)) is not None:
+            return found
         by_consumer: dict[str, str] = {}
         for context in contexts:
             for name in _consumers_of(context):
                 by_consumer.setdefault(name, context["id"])
-        return choose_context(of, by_consumer, consumer)
+        return choose_context(of, by_consumer, consumer), None
 
     def _context_with_id(self, text: str) -> str | None:
         """Find a context by its id or the beginning of it."""
@@ -106,7 +114,7 @@ class ServerContexts:
                 found = self._client.request("GET", path_of("breadcrumbs", text)).json()
             except (InvalidInput, NotFound):
                 return None
-            return str(found["id"])
+            return None if found["schema_name"] == AGENT_RESPONSE else str(found["id"])
         recent = self._client.list(
             schema_name=AGENT_CONTEXT, include_context=False, sort="-updated_at", limit=MAX_CANDIDATES
         )
@@ -114,6 +122,24 @@ class ServerContexts:
         if not any(id.startswith(text.lower()) for id, _ in candidates):
             return None
         return choose_id(text, candidates, "context")
+
+    def _context_of_answer(self, text: str) -> tuple[str, int | None] | None:
+        """Find the context that an answer was made with, by the id of the answer or the beginning of it."""
+        from breadcrumbs.client.errors import InvalidInput, NotFound
+
+        if is_id_prefix(text):
+            recent = self._client.list(
+                schema_name=AGENT_RESPONSE, include_context=False, sort="-updated_at", limit=MAX_CANDIDATES
+            )
+            candidates = [(crumb.id, crumb.title) for crumb in recent]
+            if not any(id.startswith(text.lower()) for id, _ in candidates):
+                return None
+            text = choose_id(text, candidates, "answer")
+        try:
+            found = self._client.request("GET", path_of("breadcrumbs", text)).json()
+        except (InvalidInput, NotFound):
+            return None
+        return context_of_answer(found["schema_name"], found["context"])
 
     def _contexts_of(self, session: str) -> list[Mapping[str, Any]]:
         """Return the contexts of a session, the most recently updated first."""
@@ -130,12 +156,24 @@ class ServerContexts:
         return versions
 
 
+def context_of_answer(schema_name: str | None, content: Mapping[str, Any]) -> tuple[str, int | None] | None:
+    """Return the id and the version of the context that an answer was made with. None if it is not an answer."""
+    if schema_name != AGENT_RESPONSE:
+        return None
+    if (id := content.get("context_id")) is None:
+        raise CommandError(
+            "this answer has no context: its agent fetches its own breadcrumbs. crumb verify and crumb replay read its "
+            "prompt"
+        )
+    return str(id), content.get("context_version")
+
+
 def choose_context(session: str, by_consumer: Mapping[str, T], consumer: str | None) -> T:
     """Choose one of the contexts of a session by its consumer."""
     if not by_consumer:
         raise CommandError(
-            f"session {session!r} has no context: a context is built when a message arrives, and it expires after "
-            "an hour unless the config sets another ttl_seconds. `crumb sessions list` lists the sessions"
+            f"session {session!r} has no context: a context is built when a message arrives. `crumb sessions list` "
+            "lists the sessions"
         )
     names = ", ".join(by_consumer)
     if consumer is None:

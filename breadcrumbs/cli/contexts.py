@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -69,6 +69,8 @@ contexts = typer.Typer(
     crumb context diff demo@3 demo@4     compare the contexts of two turns
     crumb context preview --session demo --config context.json
                                          preview a context with another config
+    crumb context test --config context.json
+                                         test a changed config on past turns
 
     These commands ask the running server. If there is none, or with --data or --redis, they read the store. They
     write nothing.
@@ -137,12 +139,12 @@ def context_check(
     find_warnings = None
     for file in files:
         try:
-            configs = _read_configs(file)
+            configs = read_configs(file)
         except ConfigError as error:
             errors.append(error)
             say(visible(str(error)).replace("\\x0a", "\n"))
             continue
-        find_warnings = find_warnings or _warning_finder(_Place(config, data, redis, owner, url), token)
+        find_warnings = find_warnings or _warning_finder(Place(config, data, redis, owner, url), token)
         good.append(_report_warnings(file, configs, find_warnings))
     if for_people(as_json):
         _print_good_configs(good, with_names=len(files) > 1)
@@ -173,14 +175,14 @@ def _report_warnings(
     return CheckedFile(file, configs, warnings)
 
 
-def _warning_finder(given: _Place, token: str | None) -> _FindWarnings:
+def _warning_finder(given: Place, token: str | None) -> _FindWarnings:
     """Return a function that compares configs with the names of the server or of the store.
 
     A server that was not named, but refuses the request, counts as no server.
     """
     from breadcrumbs.context_builder.config_warnings import NOTHING_KNOWN, locate_warnings
 
-    place = _choose_place(given, needs_data=False)
+    place = choose_place(given, needs_data=False)
     is_named = bool(given.url or os.environ.get("CRUMB_URL"))
     known = NOTHING_KNOWN if isinstance(place, str) else _known_names(place, read_owner(given.owner))
 
@@ -205,11 +207,11 @@ def _known_names(settings: Settings, owner: UUID | None) -> KnownNames:
     from breadcrumbs.runtime.errors import BreadcrumbsError
 
     async def read_names(store: Store) -> KnownNames:
-        whose = _choose_owner(settings, owner)
+        whose = choose_owner(settings, owner)
         return await load_known_names(store, whose, read_consumers(store, settings))
 
     try:
-        return _on_store(settings, read_names)
+        return on_store(settings, read_names)
     except BreadcrumbsError:
         return NOTHING_KNOWN
 
@@ -253,7 +255,7 @@ def _complaint_json(file: str, found: ConfigComplaint) -> dict[str, object]:
     }
 
 
-def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
+def read_configs(file: Path) -> tuple[ContextConfig, ...]:
     from breadcrumbs.context_builder.config_checks import parse_configs
 
     try:
@@ -271,8 +273,8 @@ def context_explain(
     of: Annotated[
         str,
         typer.Argument(
-            metavar="SESSION_OR_CONTEXT_ID",
-            help="Id of a session or of a context.",
+            metavar="SESSION_OR_ID",
+            help="Session, or the id of a context or of an answer.",
             autocompletion=session_names,
         ),
     ],
@@ -296,20 +298,27 @@ def context_explain(
     \b
     crumb context explain demo
     crumb context explain demo --version 3 --parts
+    crumb context explain 0197a3c4        the context of this answer
     crumb context explain demo --json | jq '.left_out[].reason'
 
-    Lists the items with their sources and tokens, the left-out breadcrumbs with the reason, and the token budget.
+    Lists the items with their sources and tokens, the left-out breadcrumbs with the reason, the token budget, and the
+    tokens of the complete prompt.
     """
-    place = _choose_place(_Place(config, data, redis, owner, url))
+    from breadcrumbs.cli.receipts import server_receipt
+
+    place = choose_place(Place(config, data, redis, owner, url))
     if isinstance(place, str):
         with open_client(place, token) as client:
             shown = _server_contexts(client).explain(of, version, consumer, parts=parts)
+            shown = replace(shown, receipt=server_receipt(client, shown.explanation))
     else:
         shown = _explain_stored(place, read_owner(owner), (of, version, consumer), parts=parts)
     if for_people(as_json):
         _print_shown(shown)
         return OK
     document = shown.explanation.as_dict()
+    if shown.receipt is not None:
+        document["receipt"] = shown.receipt
     if shown.parts is not None:
         document |= {"parts": shown.parts, "parts_are_as_shown_then": shown.same, "parts_gone": shown.gone}
     print_json(document)
@@ -320,49 +329,59 @@ def _explain_stored(
     settings: Settings, named: UUID | None, wanted: tuple[str, int | None, str | None], *, parts: bool
 ) -> ShownContext:
     from breadcrumbs.cli.context_reader import ShownContext
+    from breadcrumbs.cli.receipts import stored_receipt
     from breadcrumbs.context_builder.explain import explain
     from breadcrumbs.context_builder.rebuild import rebuild
 
     of, version, consumer = wanted
 
     async def read_context(store: Store) -> ShownContext:
-        whose = _choose_owner(settings, named)
-        id = await _find_context(store, whose, of, consumer)
-        explained = await explain(store, whose, id, version)
+        whose = choose_owner(settings, named)
+        id, of_answer = await _find_context(store, whose, of, consumer)
+        chosen = version or of_answer
+        explained = await explain(store, whose, id, chosen)
+        receipt = await stored_receipt(store, whose, explained, settings)
         if not parts:
-            return ShownContext(explained)
-        rebuilt = await rebuild(store, whose, id, version)
+            return ShownContext(explained, receipt=receipt)
+        rebuilt = await rebuild(store, whose, id, chosen)
         gone = [str(reference.id) for reference in rebuilt.gone]
-        return ShownContext(explained, rebuilt.parts, same=bool(rebuilt.same), gone=gone)
+        return ShownContext(explained, rebuilt.parts, bool(rebuilt.same), gone, receipt)
 
-    return _on_store(settings, read_context)
+    return on_store(settings, read_context)
 
 
 def _print_shown(shown: ShownContext) -> None:
     from breadcrumbs.cli.explanations import print_explanation, print_parts
+    from breadcrumbs.cli.receipts import print_prompt
 
     print_explanation(shown.explanation)
+    if shown.receipt is not None:
+        print_prompt(shown.receipt, with_text=shown.parts is not None)
     if shown.parts is not None:
         print_parts(shown)
 
 
-async def _find_context(store: Store, owner: UUID, of: str, consumer: str | None) -> UUID:
-    """Find a context by its id, or by its session and consumer. Returns its id."""
+async def _find_context(store: Store, owner: UUID, of: str, consumer: str | None) -> tuple[UUID, int | None]:
+    """Find a context by its id, its answer, or its session and consumer. Returns its id and its version.
+
+    The version is None unless an answer names it.
+    """
     from breadcrumbs.cli.context_reader import choose_context
     from breadcrumbs.context_builder.explain import contexts_of
 
-    if (id := await _context_with_id(store, owner, of)) is not None:
-        return id
+    if (found := await _context_with_id(store, owner, of)) is not None:
+        return found
     contexts = await contexts_of(store, owner, of)
     by_consumer: dict[str, UUID] = {}
     for context in contexts:
         by_consumer.setdefault(str(context.context["consumer_id"]), context.id)
-    return choose_context(of, by_consumer, consumer)
+    return choose_context(of, by_consumer, consumer), None
 
 
-async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
+async def _context_with_id(store: Store, owner: UUID, text: str) -> tuple[UUID, int | None] | None:
     from uuid import UUID
 
+    from breadcrumbs.cli.context_reader import context_of_answer
     from breadcrumbs.runtime.errors import NotFound
 
     try:
@@ -370,7 +389,9 @@ async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
         found = await store.get(owner, id, count_read=False)
     except (ValueError, NotFound):
         return None
-    return id if "explain" in found.context else None
+    if (named := context_of_answer(found.schema_name, found.context)) is not None:
+        return UUID(named[0]), named[1]
+    return (id, None) if "explain" in found.context else None
 
 
 # context preview
@@ -410,8 +431,8 @@ def context_preview(
     """
     from breadcrumbs.context_builder.diff import diff
 
-    place = _choose_place(_Place(settings, data, redis, owner, url))
-    chosen = _choose_config(_read_configs(context_config), context_config, consumer)
+    place = choose_place(Place(settings, data, redis, owner, url))
+    chosen = choose_config(read_configs(context_config), context_config, consumer)
     wanted = _WantedPreview(session, chosen, trigger, compare)
     if isinstance(place, str):
         with open_client(place, token) as client:
@@ -459,14 +480,14 @@ def _preview_stored(settings: Settings, named: UUID | None, wanted: _WantedPrevi
     trigger_id = None if wanted.trigger is None else parse_id(wanted.trigger, what="--trigger")
 
     async def make_preview(store: Store) -> _Previewed:
-        whose = _choose_owner(settings, named)
+        whose = choose_owner(settings, named)
         previewed = await preview(store, PreviewInput(whose, session, config, trigger_id))
         explained, before = previewed.explanation, None
         if wanted.compare:
             before = await _shown_context(store, whose, session, config.consumer_id, explained.trigger_id)
         return explained, previewed.parts, before
 
-    return _on_store(settings, make_preview)
+    return on_store(settings, make_preview)
 
 
 def _print_preview(explained: Explanation, difference: Difference | None) -> None:
@@ -493,7 +514,7 @@ async def _shown_context(
     raise CommandError(f"session {session!r} has no context of {consumer} to compare with: leave --diff out")
 
 
-def _choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str | None) -> ContextConfig:
+def choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str | None) -> ContextConfig:
     by_consumer = {config.consumer_id: config for config in configs}
     if consumer is None and len(configs) == 1:
         return configs[0]
@@ -531,7 +552,7 @@ def context_diff(
     """
     from breadcrumbs.context_builder.diff import diff
 
-    place = _choose_place(_Place(config, data, redis, owner, url))
+    place = choose_place(Place(config, data, redis, owner, url))
     references = (_split_reference(old), _split_reference(new))
     if isinstance(place, str):
         with open_client(place, token) as client:
@@ -590,7 +611,7 @@ def audit_isolation(
     async def make_report(store: Store) -> AuditReport:
         return await _audit(store, named, history)
 
-    report = _on_store(settings, make_report)
+    report = on_store(settings, make_report)
     if for_people(as_json):
         from breadcrumbs.cli.explanations import print_report
 
@@ -619,7 +640,7 @@ async def _audit(store: Store, owner: UUID | None, history: bool) -> AuditReport
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """The options that decide where contexts are read."""
 
     config: Path | None
@@ -629,7 +650,7 @@ class _Place:
     url: str | None
 
 
-def _choose_place(given: _Place, *, needs_data: bool = True) -> Settings | str:
+def choose_place(given: Place, *, needs_data: bool = True) -> Settings | str:
     """Return the URL of the server to ask, or the settings of the store to read.
 
     Settings that name a store or API keys are those of the server itself, so its store is within reach. With
@@ -684,7 +705,7 @@ def _load_settings(config: Path | None, data: Path | None, redis: str | None) ->
     return load_settings(config=config, data=data, redis=redis)
 
 
-def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
     """Run `work` on the store of the settings. Raise `CommandError` if the server has no store."""
     from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import has_store, open_store, server_address, shown_address
@@ -704,7 +725,7 @@ def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
         return run_async(main(url))
 
 
-def _choose_owner(settings: Settings, named: UUID | None) -> UUID:
+def choose_owner(settings: Settings, named: UUID | None) -> UUID:
     """Return the named owner, or the only owner in the settings."""
     from breadcrumbs.runtime.settings.settings import DEVELOPER
 

@@ -25,6 +25,8 @@ def print_explanation(explained: Explanation) -> None:
     _print_header(out, explained)
     out.print()
     out.print(_budget_bar(explained), markup=False)
+    for number, line in enumerate(explained.reuse_lines()):
+        out.print(f"{'' if number else 'prefix'}".ljust(8) + one_line(line, 400), markup=False, style="dim")
     out.print()
     for name, items in groupby(explained.items, part_name):
         _print_part(out, name, list(items))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from breadcrumbs.runtime.breadcrumb.query import Query
+    from breadcrumbs.runtime.maintenance.archive_lines import WantedDocuments
     from breadcrumbs.runtime.maintenance.export_import import Imported
     from breadcrumbs.runtime.settings.settings import Settings
 
@@ -116,6 +117,7 @@ class _Export:
 
     async def _write(self, file: IO[bytes]) -> int:
         from breadcrumbs.composition.storage import has_store, open_store, shown_address
+        from breadcrumbs.runtime.maintenance.archive_lines import archive_lines
         from breadcrumbs.runtime.maintenance.export_import import export_lines
         from breadcrumbs.runtime.store.scan import owners
 
@@ -129,15 +131,33 @@ class _Export:
         try:
             with _progress("exporting", None) as bar:
                 for owner in [self.owner] if self.owner is not None else await owners(store):
+                    wanted = self._wanted_documents()
                     async for line in export_lines(store, owner, self.query, history=self.history):
                         file.write(line + b"\n")
+                        if wanted is not None:
+                            wanted.add(line)
                         if line.startswith(b'{"breadcrumb":'):  # other lines continue a history
                             count += 1
                             bar.advance(1)
+                    if wanted is not None:
+                        async for line in archive_lines(store, owner, wanted):
+                            file.write(line + b"\n")
             file.flush()
         finally:
             await store.close()
         return count
+
+    def _wanted_documents(self) -> WantedDocuments | None:
+        """Return the documents of the archive to export: all, those that the session needs, or None.
+
+        An export without history or with other filters is for other programs. It contains breadcrumbs only.
+        """
+        from breadcrumbs.runtime.maintenance.archive_lines import WantedDocuments
+
+        query = self.query
+        if not self.history or query.schema_name or query.all_tags or query.any_tags or query.updated_since:
+            return None
+        return WantedDocuments(everything=query.session_id is None)
 
 
 def _export_to_file(job: _Export, target: Path) -> int:
@@ -213,6 +233,7 @@ def import_(
                 **({"would_import": result.written} if dry_run else {}),
                 "already_there": result.already_there,
                 "expired": result.expired,
+                "archived": result.archived,
                 "bad_lines": [{"line": bad.number, "error": bad.message} for bad in result.bad_lines],
             }
         )
@@ -225,6 +246,8 @@ def _print_import(result: Imported, dry_run: bool) -> None:
         say(f"{result.already_there:,} already exist and were not changed")
     if result.expired:
         say(f"{result.expired:,} have expired and were skipped")
+    if result.archived:
+        say(f"{result.archived:,} documents {'would be added' if dry_run else 'added'} to the archive")
     for bad in result.bad_lines[:_MAX_BAD_LINES]:
         fail(f"line {bad.number}: {bad.message}")
     if len(result.bad_lines) > _MAX_BAD_LINES:

@@ -64,9 +64,9 @@ _CONTEXT: Final = {
             "fetch": {"method": "recent", "limit": 2, "conversation_scope": "current"},
         },
     ],
-    "limits": [{"key": "conversation", "limit": 41}],
+    "limits": [{"key": "conversation", "limit": 60, "keep": 40}],
     "output": {"schema_name": "agent.context.v1", "tags": ["agent:context"], "ttl_seconds": 3600},
-    "formatting": {"max_tokens": 8000},
+    "formatting": {"max_tokens": 16000, "keep_tokens": 8000},
 }
 
 _DEFINITION: Final = {

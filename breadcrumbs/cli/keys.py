@@ -19,7 +19,6 @@ from breadcrumbs.cli.output import (
     console,
     for_people,
     print_json,
-    say,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ keys = typer.Typer(
     \b
     crumb keys new                    print a new key and the entry for crumb.toml
     crumb keys new --add              also append the entry to crumb.toml
+
+    The entry contains a hash of the key, so crumb.toml may be committed.
     """,
 )
 commands.add_typer(keys, name="keys")
@@ -71,31 +72,33 @@ def new(
     crumb keys new --roles emitter,subscriber --name "chat client" --add
     crumb keys new --owner new
 
-    The key is printed once and not stored anywhere, unless --add writes it to the settings file. The first key gets
-    the data of development mode. Keys of different owners share nothing.
+    The key is printed once and not stored anywhere. The settings contain only its SHA-256, which does not reveal it.
+    The first key gets the data of development mode. Keys of different owners share nothing.
     """
     from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, host="127.0.0.1")
-    entry = _new_entry(settings, agent_id=agent_id, roles=roles, owner=owner, name=name)
+    key, entry = _new_entry(settings, agent_id=agent_id, roles=roles, owner=owner, name=name)
     path = _add_entry(config, entry) if add else None
     if for_people(as_json):
-        _print_entry(entry, path)
+        _print_entry(key, entry, path)
     else:
-        print_json(entry | ({"file": str(path)} if path else {}))
+        print_json({"key": key} | entry | ({"file": str(path)} if path else {}))
     return OK
 
 
 def _new_entry(
     settings: Settings, *, agent_id: str | None, roles: list[str] | None, owner: str | None, name: str | None
-) -> dict[str, Any]:
-    """Return a new key with its fields, as in the setting `api_keys`."""
+) -> tuple[str, dict[str, Any]]:
+    """Return a new key, and its entry in the setting `api_keys`."""
     import secrets
+    from hashlib import sha256
 
     from breadcrumbs.runtime.settings.settings import ALL_ROLES
 
+    key = f"crumb_{secrets.token_urlsafe(24)}"
     entry: dict[str, Any] = {
-        "key": f"crumb_{secrets.token_urlsafe(24)}",
+        "key_sha256": sha256(key.encode()).hexdigest(),
         "owner_id": str(_owner(settings, owner)),
     }
     wanted = [role.strip() for group in roles or () for role in group.split(",") if role.strip()]
@@ -109,7 +112,7 @@ def _new_entry(
         if not name.isprintable():
             raise UsageError("--name must not contain control characters")
         entry["name"] = name
-    return entry
+    return key, entry
 
 
 def _owner(settings: Settings, given: str | None) -> UUID:
@@ -142,7 +145,7 @@ def _toml(entry: dict[str, Any]) -> str:
 
 
 def _add_entry(config: Path | None, entry: dict[str, Any]) -> Path:
-    """Append the entry to the settings file. A new file can be read by its owner only."""
+    """Append the entry to the settings file. A new file can be read by its owner only: it can get secrets later."""
     import tomllib
 
     if "CRUMB_API_KEYS" in os.environ:
@@ -163,12 +166,10 @@ def _add_entry(config: Path | None, entry: dict[str, Any]) -> Path:
         ) from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}") from None
-    if path.stat().st_mode & 0o077:
-        say(f"{path} now contains a key, and other users of this machine can read it: run chmod 600 {path}")
     return path
 
 
-def _print_entry(entry: dict[str, Any], path: Path | None) -> None:
+def _print_entry(key: str, entry: dict[str, Any], path: Path | None) -> None:
     out = console()
     if path is None:
         out.print("Add this to crumb.toml, or run the command with --add:\n")
@@ -181,10 +182,10 @@ def _print_entry(entry: dict[str, Any], path: Path | None) -> None:
     program = command()
     out.print("Restart the server. Every request then needs a key or a token. In another terminal:\n")
     for line in (
-        f"export CRUMB_API_KEY={entry['key']}",
+        f"export CRUMB_API_KEY={key}",
         f"{program} chat",
         f"{program} token --session demo --ttl 1h     a token for one session, for a browser",
         'curl http://127.0.0.1:8081/sessions -H "x-api-key: $CRUMB_API_KEY"',
     ):
         out.print(f"  {line}", markup=False, style="cyan")
-    out.print("\nThe key is not shown again.")
+    out.print("\nThe key is not shown again. The settings contain only its hash.")

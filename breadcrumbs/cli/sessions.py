@@ -102,19 +102,23 @@ def _read_sessions(client: Client, user: str | None, limit: int | None) -> tuple
 
 
 def _print_sessions(sessions: list[dict[str, Any]]) -> None:
+    with_agents = any("agent" in session for session in sessions)  # most installations never choose one
     rows = [
         (
             shown_time(session["last_active_at"]),
             visible(session["id"]),
             str(session["counts"]["messages"]),
             one_line(session.get("user_id", "-"), 40),
+            *((one_line(session.get("agent", "-"), 40),) if with_agents else ()),
             ("" if session["active"] else "(paused) ") + session.get("title", session.get("summary", "")),
         )
         for session in sessions
     ]
-    print_columns(
-        rows, ("dim", "cyan", "right dim", "green"), ("last active", "session", "messages", "user", "title")
-    )
+    agent = (("agent", "magenta"),) if with_agents else ()
+    columns = (
+        ("last active", "dim"), ("session", "cyan"), ("messages", "right dim"), ("user", "green"), *agent
+    )  # fmt: skip
+    print_columns(rows, tuple(style for _, style in columns), (*(name for name, _ in columns), "title"))
 
 
 @commands.command("show")
@@ -124,7 +128,7 @@ def show_session(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show a session: title, user, counts and state.
+    """Show a session: title, user, agent, counts and state.
 
     \b
     crumb sessions show demo
@@ -152,6 +156,7 @@ def _show(session: dict[str, Any], as_json: bool) -> None:
         ("created", shown_time(session["created_at"])),
         ("last active", shown_time(session["last_active_at"])),
         ("agents", "active" if session["active"] else "paused, messages wait"),
+        ("answered by", visible(session.get("agent", "all agents that react to a message"))),
         ("messages", f"{counts['messages']}, {counts['answers']} answers, {counts['errors']} errors"),
         ("breadcrumbs", str(counts["breadcrumbs"])),
         ("state", one_line(orjson.dumps(session["state"]).decode(), 1_000)),

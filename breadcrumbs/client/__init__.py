@@ -2,6 +2,7 @@
 
 errors, options, values    the public types: exceptions, keyword options, return values
 requests, replies          requests and replies as values, without I/O
+feedback                   ratings of answers: values, filters, requests
 outcomes, entries          answers to messages; entries of histories
 http, concurrency          httpx, sleep and cancellation shield for both clients
 aio                        the async client, the only hand-written one

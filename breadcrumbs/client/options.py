@@ -84,6 +84,10 @@ class SessionChange(TypedDict, total=False):
     """A model that the server offers (`GET /models`), used from the next message on. None: the agents use their own.
 
     Requires the role curator."""
+    agent: str | None
+    """The only agent that answers users' messages from the next message on (`GET /agents/answering`). None: all do.
+
+    Requires the role curator."""
 
 
 class TokenRequest(TypedDict, total=False):

@@ -213,6 +213,8 @@ class SessionInfo:
     """None in lists, which do not include the state."""
     model: str | None = None
     """The model that a curator chose for the session. None: the agents use their own."""
+    agent: str | None = None
+    """The agent that a curator chose for the session. None: all agents answer that react to a message."""
 
 
 def session_in(tags: tuple[str, ...]) -> str | None:
@@ -263,6 +265,7 @@ def session_info_of(document: Mapping[str, Any]) -> SessionInfo:
         counts=document["counts"],
         state=document.get("state"),
         model=document.get("model"),
+        agent=document.get("agent"),
     )
 
 

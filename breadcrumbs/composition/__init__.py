@@ -10,5 +10,6 @@ __all__ = [
     "model_checks",
     "own_agents",
     "processes",
+    "replays",
     "storage",
 ]

@@ -21,9 +21,11 @@ import anyio.to_thread
 import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.composition.answering_agents import read_answering_agents
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
+from breadcrumbs.composition.replays import open_server_models
 from breadcrumbs.composition.storage import data_directory, open_store
 from breadcrumbs.composition.workers import (
     WorkerParts,
@@ -33,8 +35,11 @@ from breadcrumbs.composition.workers import (
 )
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.context_tests import routes as CONTEXT_TESTS
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.guides import Guides
+from breadcrumbs.proofs.http import routes as RECEIPTS
+from breadcrumbs.proofs.replay_http import ReplayRoutes
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.reader import EventReader
@@ -159,14 +164,20 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 config_routes = ConfigRoutes(
                     configs, config_file(settings, builds=workers), read_consumers(store, settings)
                 )
+                replays = ReplayRoutes(await open_server_models(stack, settings, workers=workers))
                 operations = (
                     *CONTEXTS,
+                    *RECEIPTS,
+                    *CONTEXT_TESTS,
+                    *replays.operations,
                     *config_routes.operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
                     *Guides.of_this_installation().operations,
                 )
-                app = build_app(store, hub, hygiene, settings, operations)
+                app = build_app(
+                    store, hub, hygiene, settings, operations, read_answering_agents(store, configs)
+                )
                 yield ServerServices(store, hub, hygiene, app)
                 await stack.aclose()
                 background.cancel_scope.cancel()

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import anyio
@@ -25,7 +24,8 @@ from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
-from breadcrumbs.agents.turn import AgentTurns
+from breadcrumbs.agents.turn import AgentTurns, Gathered
+from breadcrumbs.composition.answering_agents import describe_agents
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
@@ -38,6 +38,7 @@ from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.offered_models import publish_models
+from breadcrumbs.runtime.store.published_agents import publish_agents
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
@@ -134,6 +135,7 @@ async def agent_worker(
 
         choices = ModelChoices(models)
         await publish_models(store, kind or AgentRunner.kind, choices.offer(_common_model(configured)))
+        await publish_agents(store, kind or AgentRunner.kind, describe_agents(configured))
 
         def model_of(agent: ActiveAgent) -> Model:
             chosen = agent.chosen_model
@@ -145,7 +147,7 @@ async def agent_worker(
             except (InvalidInput, StartupError) as error:
                 raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
 
-        async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
+        async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> Gathered:
             sources, triggers = definition.sources, definition.triggers
             return await gather_parts(store, sources, trigger, triggers=triggers, hints=hints)
 

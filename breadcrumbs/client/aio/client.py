@@ -8,8 +8,22 @@ from uuid import uuid4
 
 from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import follow_events
-from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list_versions
+from breadcrumbs.client.aio.listing import list_breadcrumbs, list_feedback, list_sessions, list_versions
 from breadcrumbs.client.aio.session import AsyncSession
+from breadcrumbs.client.feedback import (
+    Feedback,
+    FeedbackCounts,
+    FeedbackFilters,
+    FeedbackListing,
+    Rating,
+    count_request,
+    counts_of,
+    feedback_of,
+    feedback_path,
+    own_feedback_of,
+    rate_request,
+    withdraw_request,
+)
 from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import EventOptions, Listing, Message, TokenRequest
 from breadcrumbs.client.replies import Reply, parse_token
@@ -144,6 +158,31 @@ class AsyncClient:
         a `Gap` if the server no longer has all events since the last connection.
         """
         return follow_events(self._connection, wanted)
+
+    # Feedback
+
+    async def feedback(self, answer_id: str, rating: Rating, note: str | None = None) -> Feedback:
+        """Rate an answer, `up` or `down`, with an optional note. A second rating replaces the first.
+
+        Each user has one rating per answer. Models never see it.
+        """
+        return await self._connection.fetch(rate_request(answer_id, rating, note), feedback_of)
+
+    async def get_feedback(self, answer_id: str) -> Feedback | None:
+        """Return the feedback of this client's user on an answer, or None."""
+        return await self._connection.fetch(get_request(feedback_path(answer_id)), own_feedback_of)
+
+    async def withdraw_feedback(self, answer_id: str) -> None:
+        """Delete the feedback of this client's user on an answer, if there is any."""
+        await self._connection.perform(withdraw_request(answer_id))
+
+    def list_feedback(self, **wanted: Unpack[FeedbackListing]) -> AsyncGenerator[Feedback, None]:
+        """Yield the feedback that matches the filters, newest first."""
+        return list_feedback(self._connection, **wanted)
+
+    async def count_feedback(self, **wanted: Unpack[FeedbackFilters]) -> FeedbackCounts:
+        """Count ratings per config version, agent and model, by default those of the last 30 days."""
+        return await self._connection.fetch(count_request(wanted), counts_of)
 
     # Sessions
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Unpack
 
 from breadcrumbs.client.aio.connection import AsyncServerConnection
+from breadcrumbs.client.feedback import Feedback, FeedbackListing, feedback_page_of, list_feedback_request
 from breadcrumbs.client.options import Listing
 from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
@@ -50,6 +51,21 @@ async def list_sessions(
         page, cursor = await connection.fetch(request, parse_session_page)
         for session in page:
             yield session
+        given += len(page)
+        if cursor is None:
+            return
+
+
+async def list_feedback(
+    connection: AsyncServerConnection, **wanted: Unpack[FeedbackListing]
+) -> AsyncGenerator[Feedback, None]:
+    """Yield the matching feedback, newest first, reading page by page."""
+    limit, given, cursor = wanted.get("limit"), 0, None
+    while limit is None or given < limit:
+        request = list_feedback_request(wanted, limit=limit, given=given, cursor=cursor)
+        page, cursor = await connection.fetch(request, feedback_page_of)
+        for feedback in page:
+            yield feedback
         given += len(page)
         if cursor is None:
             return

@@ -7,6 +7,20 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 from uuid import uuid4
 
+from breadcrumbs.client.feedback import (
+    Feedback,
+    FeedbackCounts,
+    FeedbackFilters,
+    FeedbackListing,
+    Rating,
+    count_request,
+    counts_of,
+    feedback_of,
+    feedback_path,
+    own_feedback_of,
+    rate_request,
+    withdraw_request,
+)
 from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import EventOptions, Listing, Message, TokenRequest
 from breadcrumbs.client.replies import Reply, parse_token
@@ -24,7 +38,7 @@ from breadcrumbs.client.requests import (
 )
 from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.events import follow_events
-from breadcrumbs.client.sync.listing import list_breadcrumbs, list_sessions, list_versions
+from breadcrumbs.client.sync.listing import list_breadcrumbs, list_feedback, list_sessions, list_versions
 from breadcrumbs.client.sync.session import Session
 from breadcrumbs.client.values import (
     Breadcrumb,
@@ -145,6 +159,31 @@ class Client:
         a `Gap` if the server no longer has all events since the last connection.
         """
         return follow_events(self._connection, wanted)
+
+    # Feedback
+
+    def feedback(self, answer_id: str, rating: Rating, note: str | None = None) -> Feedback:
+        """Rate an answer, `up` or `down`, with an optional note. A second rating replaces the first.
+
+        Each user has one rating per answer. Models never see it.
+        """
+        return self._connection.fetch(rate_request(answer_id, rating, note), feedback_of)
+
+    def get_feedback(self, answer_id: str) -> Feedback | None:
+        """Return the feedback of this client's user on an answer, or None."""
+        return self._connection.fetch(get_request(feedback_path(answer_id)), own_feedback_of)
+
+    def withdraw_feedback(self, answer_id: str) -> None:
+        """Delete the feedback of this client's user on an answer, if there is any."""
+        self._connection.perform(withdraw_request(answer_id))
+
+    def list_feedback(self, **wanted: Unpack[FeedbackListing]) -> Generator[Feedback, None, None]:
+        """Yield the feedback that matches the filters, newest first."""
+        return list_feedback(self._connection, **wanted)
+
+    def count_feedback(self, **wanted: Unpack[FeedbackFilters]) -> FeedbackCounts:
+        """Count ratings per config version, agent and model, by default those of the last 30 days."""
+        return self._connection.fetch(count_request(wanted), counts_of)
 
     # Sessions
 

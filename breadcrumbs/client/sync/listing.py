@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Unpack
 
+from breadcrumbs.client.feedback import Feedback, FeedbackListing, feedback_page_of, list_feedback_request
 from breadcrumbs.client.options import Listing
 from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
@@ -48,6 +49,20 @@ def list_sessions(
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
         page, cursor = connection.fetch(request, parse_session_page)
+        yield from page
+        given += len(page)
+        if cursor is None:
+            return
+
+
+def list_feedback(
+    connection: ServerConnection, **wanted: Unpack[FeedbackListing]
+) -> Generator[Feedback, None, None]:
+    """Yield the matching feedback, newest first, reading page by page."""
+    limit, given, cursor = wanted.get("limit"), 0, None
+    while limit is None or given < limit:
+        request = list_feedback_request(wanted, limit=limit, given=given, cursor=cursor)
+        page, cursor = connection.fetch(request, feedback_page_of)
         yield from page
         given += len(page)
         if cursor is None:
