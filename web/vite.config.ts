@@ -7,7 +7,7 @@ import { defineConfig, type Plugin } from "vite";
 const api = process.env["CRUMB_URL"] ?? "http://127.0.0.1:8081";
 
 const apiPaths = [
-  "/agents", "/auth", "/breadcrumbs", "/contexts", "/dlq", "/docs", "/events", "/health", "/hygiene", "/metrics", "/models",
+  "/agents", "/auth", "/breadcrumbs", "/contexts", "/dlq", "/docs", "/events", "/feedback", "/health", "/hygiene", "/metrics", "/models",
   "/openapi.json", "/operations", "/ready", "/sessions", "/subscriptions", "/tenants", "/workers", "/lanes",
 ];
 

@@ -27,14 +27,14 @@ var Breadcrumbs = class {
 	}
 	/** Return a breadcrumb as it is stored, without hints applied. */
 	full(id, signal) {
-		return this.#client.json(`${pathOf$1(id)}/full`, { signal });
+		return this.#client.json(`${pathOf$2(id)}/full`, { signal });
 	}
 	/** Return all versions. Reads as many pages as needed. */
 	async history(id, signal) {
 		const versions = [];
 		let cursor;
 		do {
-			const { data, response } = await this.#client.request(`${pathOf$1(id)}/history`, {
+			const { data, response } = await this.#client.request(`${pathOf$2(id)}/history`, {
 				query: { cursor },
 				signal
 			});
@@ -55,17 +55,17 @@ var Breadcrumbs = class {
 	}
 	/** Replace fields. With a `version`, fails if it is not the current one. */
 	update(id, changes, version) {
-		return this.#client.json(pathOf$1(id), {
+		return this.#client.json(pathOf$2(id), {
 			method: "PATCH",
 			body: changes,
 			headers: version === void 0 ? {} : { "if-match": String(version) }
 		});
 	}
 	remove(id) {
-		return this.#client.json(pathOf$1(id), { method: "DELETE" });
+		return this.#client.json(pathOf$2(id), { method: "DELETE" });
 	}
 };
-function pathOf$1(id) {
+function pathOf$2(id) {
 	return `/breadcrumbs/${encodeURIComponent(id)}`;
 }
 /** Return the cursor of the next page, from the Link header. */
@@ -142,6 +142,63 @@ function sentence(text) {
 	return /[.!?…]$/.test(first) ? first : `${first}.`;
 }
 //#endregion
+//#region client/src/feedback.ts
+var MAX_NOTE_LENGTH = 2e3;
+/** Maximum number of pages that `ownIn` reads. */
+var MAX_OWN_PAGES = 10;
+var Ratings = class {
+	#client;
+	constructor(client) {
+		this.#client = client;
+	}
+	/** Rate an answer. A second rating replaces the first. */
+	rate(answer, rating, note) {
+		return this.#client.json(pathOf$1(answer), {
+			method: "PUT",
+			body: note ? {
+				rating,
+				note
+			} : { rating }
+		});
+	}
+	/** Withdraw the own rating of an answer. */
+	withdraw(answer) {
+		return this.#client.json(pathOf$1(answer), { method: "DELETE" });
+	}
+	list(query = {}, signal) {
+		return this.#client.json("/feedback", {
+			query,
+			signal
+		});
+	}
+	counts(query = {}, signal) {
+		return this.#client.json("/feedback/counts", {
+			query,
+			signal
+		});
+	}
+	/** Return the own ratings in a session, by the id of the answer. */
+	async ownIn(session, signal) {
+		const found = /* @__PURE__ */ new Map();
+		let cursor;
+		for (let pages = 0; pages < MAX_OWN_PAGES; pages += 1) {
+			const page = await this.list({
+				session_id: session,
+				own: true,
+				limit: 200,
+				cursor
+			}, signal);
+			for (const one of page.feedback) found.set(one.answer_id, one);
+			cursor = page.next_cursor;
+			if (cursor === void 0) break;
+		}
+		return found;
+	}
+};
+function pathOf$1(answer) {
+	return `/breadcrumbs/${encodeURIComponent(answer)}/feedback`;
+}
+//#endregion
 //#region client/src/sessions.ts
 /** Deleting a session deletes its breadcrumbs one by one, so it gets a longer timeout. */
 var DELETE_TIMEOUT_FACTOR = 10;
@@ -165,7 +222,7 @@ var Sessions = class {
 	read(id, signal) {
 		return this.#client.json(pathOf(id), { signal });
 	}
-	/** Change a session. A model of null returns to the models of the agents. */
+	/** Change a session. A model of null returns to the models of the agents. An agent of null lets all agents answer. */
 	change(id, changes) {
 		return this.#client.json(pathOf(id), {
 			method: "PATCH",
@@ -251,12 +308,14 @@ var Client = class {
 	server;
 	breadcrumbs;
 	sessions;
+	feedback;
 	#options;
 	constructor(options = {}) {
 		this.server = options.server ?? "";
 		this.#options = options;
 		this.breadcrumbs = new Breadcrumbs(this);
 		this.sessions = new Sessions(this);
+		this.feedback = new Ratings(this);
 	}
 	get timeoutMs() {
 		return this.#options.timeoutMs ?? TIMEOUT_MS;
@@ -2372,4 +2431,4 @@ function wordSet(words = "") {
 	return new Set(words.split(" ").filter(Boolean));
 }
 //#endregion
-export { ApiError, Breadcrumbs, Client, EventStream, MAX_HIGHLIGHTED_LENGTH, Outbox, Sessions, SseParser, describeFailure, highlight, isKeyExpired, messageOf, newId, parseMarkdown, parseTex, readAllMessages, renderMarkdown, retryDelay, safeAddress, sentence, splitMarkdown, tokenClaims, transcriptAsJson, transcriptAsMarkdown, transcriptName, withQuery };
+export { ApiError, Breadcrumbs, Client, EventStream, MAX_HIGHLIGHTED_LENGTH, MAX_NOTE_LENGTH, Outbox, Ratings, Sessions, SseParser, describeFailure, highlight, isKeyExpired, messageOf, newId, parseMarkdown, parseTex, readAllMessages, renderMarkdown, retryDelay, safeAddress, sentence, splitMarkdown, tokenClaims, transcriptAsJson, transcriptAsMarkdown, transcriptName, withQuery };

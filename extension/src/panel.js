@@ -4,6 +4,7 @@ import { ApiError, EventStream } from "../client/index.js";
 import { ATTACH, onClick } from "./clicks.js";
 import { CANCEL, Conversation, MESSAGE } from "./conversation.js";
 import { byId } from "./dom.js";
+import { SessionFeedback } from "./feedback.js";
 import { PanelOutbox, onParcels, parcels } from "./outbox.js";
 import { NotAllowedYet, NotReadable, currentTab, pageCrumb } from "./page.js";
 import { Server } from "./server.js";
@@ -34,6 +35,10 @@ class Panel {
   /** Name of the session in the list. @type {string | undefined} */
   #name;
   #conversation = new Conversation();
+  /** @type {SessionFeedback} */
+  #feedback;
+  /** Answer whose box for a note is open. @type {string | undefined} */
+  #noting;
   /** @type {EventStream | undefined} */
   #stream;
   /** @type {PanelOutbox} */
@@ -67,6 +72,7 @@ class Panel {
   /** @param {import("./settings.js").Settings} settings */
   constructor(settings) {
     this.#server = new Server(settings);
+    this.#feedback = new SessionFeedback(this.#server.client.feedback, "");
     this.#outbox = new PanelOutbox(this.#server.client, this.#target);
     this.#listen();
   }
@@ -105,6 +111,8 @@ class Panel {
     this.#session = session;
     this.#name = name;
     this.#conversation = new Conversation();
+    this.#feedback = new SessionFeedback(this.#server.client.feedback, session);
+    this.#noting = undefined;
     this.#announced.clear();
     this.#fresh();
     this.#wantsPage = false;
@@ -176,6 +184,7 @@ class Panel {
       return;
     }
     if (signal.aborted) return;
+    void this.#feedback.load(signal).then(() => this.draw());
     for (const entry of conversation.entries()) this.#announced.add(entry.id);
     this.#loaded = true;
     this.#loadProblem = undefined;
@@ -313,7 +322,42 @@ class Panel {
       }
       text.focus();
     },
+    feedback: {
+      rate: async (answer, rating) => {
+        try {
+          const isRated = await this.#feedback.toggle(answer, rating);
+          this.#showNote(answer, isRated, `.rating-${rating}`);
+        } catch (problem) {
+          this.#complain(problem);
+        }
+      },
+      editNote: (answer) => this.#showNote(answer, true),
+      saveNote: async (answer, note) => {
+        try {
+          await this.#feedback.setNote(answer, note);
+          this.#showNote(answer, false);
+        } catch (problem) {
+          this.#complain(problem);
+        }
+      },
+      closeNote: (answer) => this.#showNote(answer, false),
+    },
   };
+
+  /**
+   * Open or close the box for a note, and move the focus, because the buttons are rendered again.
+   * @param {string} answer
+   * @param {boolean} isOpen
+   * @param {string} [next] Selector of the element that gets the focus when the box closes.
+   */
+  #showNote(answer, isOpen, next = ".ratings [aria-pressed=true]") {
+    this.#noting = isOpen ? answer : undefined;
+    this.#drawNow();
+    const entry = byId("entries").querySelector(`[data-id="${CSS.escape(answer)}"]`);
+    const target = /** @type {HTMLElement | null | undefined} */ (entry?.querySelector(isOpen ? "textarea" : next));
+    target?.focus();
+    target?.scrollIntoView({ block: "nearest" });
+  }
 
   // Rendering
 
@@ -346,6 +390,7 @@ class Panel {
           note: noteOn(entry),
           canRetry: this.#server.hasSessions === true && conversation.canRetry(entry),
           canDetach: entry.kind === "page",
+          feedback: entry.kind === "answer" ? this.#feedback.stateOf(entry.id, this.#noting === entry.id) : undefined,
         },
         this.#actions,
       ),

@@ -3,7 +3,7 @@
 const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
 const RUNTIME_KEYS = new Set([
   "session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers", "adk", "state_delta",
-  "model_reasoning",
+  "model_reasoning", "model_receipt",
 ]);
 
 /**

@@ -2,6 +2,7 @@
 
 import { sentence } from "../client/index.js";
 import { byId, h, icon } from "./dom.js";
+import { ratingButtons } from "./feedback.js";
 import { markdown } from "./markdown.js";
 import { fullTime, shortTime } from "./text.js";
 
@@ -14,11 +15,15 @@ const MAX_SHOWN_LENGTH = 30_000;
  * @typedef {{key: string, mark: string, make: () => HTMLElement}} Item
  */
 /**
+ * @typedef {{note?: string, canRetry?: boolean, canDetach?: boolean, feedback?: import("./feedback.js").RatingState}} EntryState
+ */
+/**
  * @typedef {object} Actions
  * @property {(error: Entry) => void} retry
  * @property {(page: Entry) => void} detach
  * @property {(parcel: import("./outbox.js").Parcel) => void} sendAgain
  * @property {(parcel: import("./outbox.js").Parcel) => void} takeBack
+ * @property {import("./feedback.js").RatingActions} feedback
  */
 
 /** A list that replaces only changed items, so that selection, focus and open details are kept. */
@@ -51,7 +56,7 @@ export class EntryList {
 
 /**
  * @param {Entry} entry
- * @param {{note?: string, canRetry?: boolean, canDetach?: boolean}} state
+ * @param {EntryState} state
  * @param {Actions} actions
  * @returns {Item}
  */
@@ -65,7 +70,7 @@ export function entryItem(entry, state, actions) {
 
 /**
  * @param {Entry} entry
- * @param {{note?: string, canRetry?: boolean, canDetach?: boolean}} state
+ * @param {EntryState} state
  * @param {Actions} actions
  */
 function makeEntry(entry, state, actions) {
@@ -86,6 +91,7 @@ function makeEntry(entry, state, actions) {
         entry.reasoning &&
           h("details", { class: "reasoning" }, h("summary", {}, h("span", {}, "Reasoning")), words(entry.reasoning)),
         rich(entry.text),
+        state.feedback && ratingButtons(entry.id, state.feedback, actions.feedback),
       );
     case "error":
       if (entry.cancelled) {

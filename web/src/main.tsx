@@ -24,6 +24,7 @@ const pages: Record<Page, { name: string; icon: IconName; key: string; load: () 
   chat: { name: "Chat", icon: "chat", key: "g c", load: () => import("./pages/chat") },
   board: { name: "Blackboard", icon: "board", key: "g b", load: () => import("./pages/board") },
   config: { name: "Config", icon: "config", key: "g f", load: () => import("./pages/config") },
+  feedback: { name: "Feedback", icon: "thumbUp", key: "g k", load: () => import("./pages/feedback") },
   operations: { name: "Operations", icon: "operations", key: "g o", load: () => import("./pages/operations") },
 };
 const names = Object.keys(pages) as Page[];

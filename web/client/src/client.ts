@@ -2,6 +2,7 @@
 
 import { Breadcrumbs } from "./breadcrumbs.ts";
 import { ApiError, describeFailure, readRefusal, type Failure } from "./errors.ts";
+import { Ratings } from "./feedback.ts";
 import { Sessions } from "./sessions.ts";
 
 export type Query = Record<string, string | number | boolean | readonly string[] | undefined>;
@@ -43,6 +44,7 @@ export class Client {
   readonly server: string;
   readonly breadcrumbs: Breadcrumbs;
   readonly sessions: Sessions;
+  readonly feedback: Ratings;
   readonly #options: ClientOptions;
 
   constructor(options: ClientOptions = {}) {
@@ -50,6 +52,7 @@ export class Client {
     this.#options = options;
     this.breadcrumbs = new Breadcrumbs(this);
     this.sessions = new Sessions(this);
+    this.feedback = new Ratings(this);
   }
 
   get timeoutMs(): number {

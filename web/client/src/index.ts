@@ -16,6 +16,16 @@ export {
   type CreatedBreadcrumb,
   type NewBreadcrumb,
 } from "./breadcrumbs.ts";
+export {
+  MAX_NOTE_LENGTH,
+  Ratings,
+  type Feedback,
+  type FeedbackCounts,
+  type FeedbackPage,
+  type FeedbackQuery,
+  type Rating,
+  type RatingCount,
+} from "./feedback.ts";
 export { Sessions, type ForkRequest, type Message, type MessageMatch, type MessagePage, type SearchPage, type Session, type SessionPage } from "./sessions.ts";
 export {
   readAllMessages,

@@ -11,6 +11,8 @@ export interface Session {
   user_id?: string;
   /** The model that a curator chose for the session. */
   model?: string;
+  /** The agent that a curator chose for the session. */
+  agent?: string;
   version: number;
   created_at: string;
   last_active_at: string;
@@ -100,10 +102,10 @@ export class Sessions {
     return this.#client.json(pathOf(id), { signal });
   }
 
-  /** Change a session. A model of null returns to the models of the agents. */
+  /** Change a session. A model of null returns to the models of the agents. An agent of null lets all agents answer. */
   change(
     id: string,
-    changes: { title?: string; state?: JsonObject; active?: boolean; model?: string | null },
+    changes: { title?: string; state?: JsonObject; active?: boolean; model?: string | null; agent?: string | null },
   ): Promise<Session> {
     return this.#client.json(pathOf(id), { method: "PATCH", body: changes });
   }

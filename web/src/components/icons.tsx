@@ -40,6 +40,8 @@ const PATHS = {
   minus: "M5 12h14",
   download: "M12 4v11M7 11l5 5 5-5M5 20h14",
   page: "M6 3h8l4 4v14H6zM14 3v4h4M9 12h6M9 16h6",
+  thumbUp: "M4 11h4v9H4zM8 11l4-8a2.4 2.4 0 0 1 2.2 3.2L13.5 9H19a1.8 1.8 0 0 1 1.8 2.2l-1.5 7A2.2 2.2 0 0 1 17.2 20H8z",
+  thumbDown: "M4 13h4V4H4zM8 13l4 8a2.4 2.4 0 0 0 2.2-3.2L13.5 15H19a1.8 1.8 0 0 0 1.8-2.2l-1.5-7A2.2 2.2 0 0 0 17.2 4H8z",
 } as const;
 
 const FILLED: ReadonlySet<string> = new Set(["stop", "play"]);

@@ -15,6 +15,10 @@ export interface SourceView {
   max_tokens?: number;
   /** Limit of all sources with this key together. */
   key_limit?: number;
+  /** Size to which a stepped window is cut. */
+  keep?: number;
+  /** Breadcrumbs of the source in the session up to the trigger, if its window is stepped. */
+  count?: number;
   scope?: "current" | "user" | "all";
   shared?: boolean;
   found: number;
@@ -75,6 +79,28 @@ export interface Part {
   items: { id: string; creator?: string; content: JsonObject; [more: string]: unknown }[];
 }
 
+/** Item at which two contexts differ. Empty if one of them ends there. */
+export interface BreakItem {
+  source?: string;
+  place?: Place;
+  id?: string;
+  version?: number;
+  schema_name?: string;
+  title?: string;
+  gone?: boolean;
+  hidden?: boolean;
+}
+
+/** The beginning of a context that repeats the previous one. */
+export interface Reuse {
+  previous_version: number;
+  items: number;
+  bytes: number;
+  of_bytes: number;
+  percent: number;
+  broken?: { item: BreakItem; before: BreakItem };
+}
+
 export interface Explanation {
   consumer_id: string;
   session_id?: string;
@@ -90,6 +116,8 @@ export interface Explanation {
   left_out_besides: number;
   /** Schemas that the session has, but that no source reads. */
   unread_schemas?: string[];
+  /** Missing for previews and for the first context of a session. */
+  reuse?: Reuse;
   notes: string[];
   parts?: Part[];
   /** Whether `parts` is exactly what the model got. Only for stored contexts. */
@@ -163,11 +191,82 @@ export interface Configs {
   in_force: (Consumer & { origin: "file" | "breadcrumb"; id?: string })[];
 }
 
+/** A config that came into force. */
+export interface ConfigLogEntry {
+  digest: string;
+  at: string;
+  consumer_id: string;
+  source: string;
+  in_force: boolean;
+}
+
+export interface PastConfig {
+  digest: string;
+  consumer_id: string;
+  kept_at: string;
+  in_force: boolean;
+  valid: boolean;
+  config: JsonObject;
+}
+
+export interface RolledBack {
+  digest: string;
+  consumer_id: string;
+  origin: "file" | "breadcrumb" | "none";
+  id?: string;
+  version?: number;
+}
+
 export interface PreviewRequest {
   session_id: string;
   config: Json;
   consumer_id?: string;
   trigger_id?: string;
+}
+
+export interface TestRequest {
+  config: Json;
+  consumer_id?: string;
+  session_id?: string;
+  limit?: number;
+  cursor?: string;
+}
+
+/** A turn whose prompt a changed config would have changed. */
+export interface ChangedTurn {
+  session_id: string | null;
+  trigger_id: string;
+  context_id: string;
+  context_version: number;
+  /** With the old and with the changed config. */
+  tokens: number[];
+  added: { source: string; id: string }[];
+  removed: { source: string; id: string }[];
+}
+
+/** An item that a changed config would have taken from another session or user. */
+export interface Crossing {
+  trigger_id: string;
+  session_id: string | null;
+  item_id: string;
+  source: string;
+  boundary: "session" | "user";
+  origin: string;
+}
+
+/** Result of a test of a changed config on some past turns. */
+export interface TestResult {
+  turns: number;
+  changed: number;
+  skipped: Record<string, number>;
+  tokens: { old: number; new: number };
+  prompt_bytes: { old: number; new: number };
+  repeated_bytes: { old: number; new: number };
+  boundary_crossings: number;
+  crossings: Crossing[];
+  changed_turns: ChangedTurn[];
+  total: number;
+  next_cursor?: string;
 }
 
 export const CONFIG_SCHEMA = "context.config.v1";
@@ -195,6 +294,9 @@ export const contexts = {
   },
   preview: (body: PreviewRequest, signal?: AbortSignal) =>
     client.json<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
+  /** Test a changed config on past turns, one page per call. */
+  test: (body: TestRequest, signal?: AbortSignal) =>
+    client.json<TestResult>("/contexts/test", { body, ...(signal && { signal }) }),
   /** Return the configs and their ETag, or null if they still have the given ETag. */
   configs: async (etag?: string): Promise<{ configs: Configs; etag: string | undefined } | null> => {
     const headers = etag === undefined ? {} : { "if-none-match": etag };
@@ -210,6 +312,12 @@ export const contexts = {
   check: (text: string, signal?: AbortSignal) =>
     client.json<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
   schema: () => client.json<JsonObject>("/contexts/config/schema"),
+  /** Return when which config came into force, the newest first. */
+  log: async (): Promise<ConfigLogEntry[]> =>
+    (await client.json<{ entries: ConfigLogEntry[] }>("/contexts/config/log")).entries,
+  /** Return a config that is or was in force. */
+  past: (digest: string) => client.json<PastConfig>(`/contexts/config/log/${encodeURIComponent(digest)}`),
+  rollBack: (digest: string) => client.json<RolledBack>("/contexts/config/rollback", { body: { digest } }),
   replaceFile: async (text: string, etag?: string): Promise<ConfigFile> => {
     const headers = etag === undefined ? {} : { "if-match": `"${etag}"` };
     return (await client.request<ConfigFile>("/contexts/config", { method: "PUT", body: { text }, headers })).data;
@@ -243,10 +351,10 @@ export function sourceInWords(source: SourceView): string {
   const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
   const where = source.scope ? SCOPES[source.scope] : "";
   const most = source.max_tokens === undefined ? "" : `each cut to ${source.max_tokens} tokens`;
-  const together = source.key_limit === undefined ? "" : `(at most ${source.key_limit} for this key together)`;
-  return [many, "of", ...what, where, source.shared ? "or without a session" : "", most, together]
-    .filter(Boolean)
-    .join(" ");
+  const together = source.key_limit === undefined ? "" : `at most ${source.key_limit} for this key`;
+  const steps = source.keep === undefined ? "" : `cut to ${source.keep} when there are more`;
+  const found = [many, "of", ...what, where, source.shared ? "or without a session" : ""].filter(Boolean).join(" ");
+  return [found, most, together, steps].filter(Boolean).join(", ");
 }
 
 /** Describe the rank of an item among those that a source found: `newest`, `2nd newest`. */

@@ -18,13 +18,16 @@ import {
   type Reason,
 } from "../../lib/contexts";
 import { number, plural, timeWithSeconds } from "../../lib/format";
-import { href } from "../../lib/router";
+import { href, route } from "../../lib/router";
 import { Icon } from "../icons";
 import { JsonView } from "../json";
 import { Tag } from "../tag";
 import { Time } from "../time";
 import { Budget } from "./budget";
 import { hasUnfetched, NotFetched } from "./not-fetched";
+import { ReceiptView } from "./receipt";
+import { ReplayView } from "./replay";
+import { PrefixReuse } from "./reuse";
 import "./why.css";
 
 export interface WhyProps {
@@ -41,6 +44,7 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
   const title = useRef<HTMLHeadingElement>(null);
   const [loaded, setLoaded] = useState<LoadState>({});
   const [attempt, setAttempt] = useState(0);
+  const [promptLoaded, setPromptLoaded] = useState(false);
   const id = textIn(answer, "context_id");
   const version = answer.context["context_version"];
 
@@ -65,6 +69,14 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
     return () => abort.abort();
   }, [id, version, attempt]);
 
+  // The address can name the section "Replay". It moves down while the sections above it load.
+  const { message, why } = route.value.query;
+  const toReplay = why === "replay" && message === answer.id;
+  useEffect(() => {
+    if (toReplay) jumpTo("why-replay");
+  }, [toReplay, loaded, promptLoaded]);
+
+  const sections = sectionsOf(id !== undefined, hasReceipt(answer));
   return (
     <div class="why">
       <header class="why-head">
@@ -74,6 +86,15 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
         <button type="button" class="button bare square" aria-label="Close" title="Close (Escape)" onClick={onClose}>
           <Icon name="close" />
         </button>
+        {sections.length > 2 && (
+          <nav class="why-sections" aria-label="Sections">
+            {sections.map(([section, label]) => (
+              <button key={section} type="button" class="button bare tiny" onClick={() => jumpTo(section)}>
+                {label}
+              </button>
+            ))}
+          </nav>
+        )}
       </header>
       {id === undefined ? (
         <p class="notice">
@@ -97,8 +118,45 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
       ) : (
         <Explained explained={loaded.explanation} />
       )}
+      {answer.id !== undefined && (
+        <ReceiptView
+          answer={answer.id}
+          withItems={id === undefined || loaded.problem !== undefined}
+          onLoad={() => setPromptLoaded(true)}
+        />
+      )}
+      {answer.id !== undefined && hasReceipt(answer) && (
+        <ReplayView answer={answer.id} consumer={loaded.explanation?.consumer_id} />
+      )}
     </div>
   );
+}
+
+/** Ids and names of the sections. The first two belong to the context, the others to the receipt. */
+function sectionsOf(hasContext: boolean, hasPrompt: boolean): [string, string][] {
+  const context: [string, string][] = [
+    ["why-in", "Included"],
+    ["why-out", "Left out"],
+  ];
+  const prompt: [string, string][] = [
+    ["why-prompt", "Complete prompt"],
+    ["why-replay", "Replay"],
+  ];
+  return [...(hasContext ? context : []), ...(hasPrompt ? prompt : [])];
+}
+
+/** Scroll to a section, and move the focus there for keyboards and screen readers. */
+function jumpTo(section: string): void {
+  const heading = document.getElementById(section);
+  if (!heading) return;
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
+  heading.scrollIntoView({ block: "start" });
+}
+
+/** Whether the runtime stored how the answer was made. Only such answers can be replayed. */
+function hasReceipt(answer: Message): boolean {
+  return "model_receipt" in answer.context;
 }
 
 function textIn(answer: Message, name: string): string | undefined {
@@ -108,10 +166,7 @@ function textIn(answer: Message, name: string): string | undefined {
 
 function inWords(error: unknown): string {
   if (error instanceof ApiError && error.status === 404) {
-    return (
-      "The context of this answer has expired. By default, contexts are kept for one hour after the last turn of their " +
-      "session. To keep them longer, set output.ttl_seconds in the config."
-    );
+    return "The context of this answer was deleted. It cannot be explained any more.";
   }
   return messageOf(error);
 }
@@ -142,6 +197,7 @@ function Explained({ explained }: { explained: Explanation }) {
         shares={sharesOf(items)}
         countedBy={explained.counted_by}
       />
+      {explained.reuse !== undefined && <PrefixReuse reuse={explained.reuse} />}
       {explained.notes.map((note) => (
         <p key={note} class="notice warn">
           <Icon name="alert" /> {note}

@@ -11,7 +11,7 @@ import { attempt, toast } from "../../components/toast";
 import { confined, lacking } from "../../lib/credential";
 import { outboxOf } from "../../lib/outbox";
 import { go, href } from "../../lib/router";
-import { isTouchOnly } from "../../lib/touch";
+import { submitsText } from "../../lib/touch";
 import type { Chat } from "./chat";
 import { makeFork } from "./make-fork";
 
@@ -95,9 +95,7 @@ export function MessageEditor({ chat, message, onClose }: EditorProps) {
       event.stopPropagation();
       onClose();
     }
-    const composing = event.isComposing || event.keyCode === 229;
-    if (event.key !== "Enter" || event.shiftKey || composing) return;
-    if (isTouchOnly() && !event.ctrlKey && !event.metaKey) return;
+    if (!submitsText(event)) return;
     event.preventDefault();
     void send();
   };

@@ -4,9 +4,11 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "../../components/icons";
 import { attempt } from "../../components/toast";
 import { confined, lacking } from "../../lib/credential";
-import { isTouchOnly } from "../../lib/touch";
+import { isTouchOnly, submitsText } from "../../lib/touch";
+import { AnsweredBy } from "./agent-picker";
 import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
+import { draft, keepDraft } from "./drafts";
 
 const MAX_HEIGHT_PX = 220;
 
@@ -15,7 +17,8 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   const field = useRef<HTMLTextAreaElement>(null);
   const [text, setText] = useState(() => draft(place));
   const [stopping, setStopping] = useState(false);
-  const paused = conversation !== null && chat.list.get(conversation.id)?.active === false;
+  const session = conversation === null ? undefined : chat.list.get(conversation.id);
+  const paused = session?.active === false;
   const refused = lacking("emitter") ?? (conversation === null ? confined() : undefined);
   const busy = conversation !== null && conversation.progress.value.size > 0 && !paused;
 
@@ -48,11 +51,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
     setStopping(false);
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    // On touch-only devices Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
-    // `isComposing` is already false.
-    const composing = event.isComposing || event.keyCode === 229;
-    const sends = event.key === "Enter" && !event.shiftKey && !composing;
-    if (sends && (event.ctrlKey || event.metaKey || !isTouchOnly())) {
+    if (submitsText(event)) {
       event.preventDefault();
       send();
     }
@@ -95,25 +94,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           <Icon name="send" />
         </button>
       </div>
+      <AnsweredBy session={session} />
     </form>
   );
-}
-
-const key = (place: string) => `crumb.draft.${place}`;
-
-function draft(place: string): string {
-  try {
-    return localStorage.getItem(key(place)) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keepDraft(place: string, text: string): void {
-  try {
-    if (text) localStorage.setItem(key(place), text);
-    else localStorage.removeItem(key(place));
-  } catch {
-    // Storage can be disabled or full. The draft is lost on reload then.
-  }
 }

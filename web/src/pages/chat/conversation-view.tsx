@@ -13,15 +13,18 @@ import { confined, lacking } from "../../lib/credential";
 import { dayName, shortened, time } from "../../lib/format";
 import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
+import { AgentPicker } from "./agent-picker";
 import { EditButton, MessageEditor, RegenerateButton } from "./answer-again";
 import { PageChips } from "./attached-pages";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
+import { FeedbackNote, RatingButtons } from "./feedback";
 import { ForkNotice } from "./fork-notice";
-import { useJump } from "./jump";
+import { useJump, useWhy } from "./jump";
 import { wasCancelled, type Turn } from "./message";
 import { AnswerModel, ModelPicker } from "./model-picker";
 import { Reasoning, reasoningOf, RetryView } from "./progress";
+import type { SessionFeedback } from "./session-feedback";
 import { nameOf } from "./session-list";
 import { Stalled, Thinking } from "./thinking";
 import { ToolCall } from "./tool-call";
@@ -57,6 +60,7 @@ function Head({ chat, conversation }: Props) {
         <Icon name="menu" />
       </button>
       <h1 class="chat-title">{nameOf(session)}</h1>
+      <AgentPicker chat={chat} id={conversation?.id} session={session} />
       <ModelPicker chat={chat} id={conversation?.id} session={session} />
       {session && <Menu label="Session actions" actions={sessionActions(chat, session)} />}
     </header>
@@ -125,6 +129,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
   }, [conversation, state, messages[0]?.id]);
 
   useJump(conversation, frame, atEnd);
+  useWhy(chat, conversation);
 
   const onScroll = () => {
     const element = frame.current;
@@ -252,13 +257,19 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
             over={answered !== undefined || progress !== undefined}
           />
         ) : (
-          <Answer key={step.message.id} chat={chat} message={step.message} question={turn.message} />
+          <Answer
+            key={step.message.id}
+            chat={chat}
+            feedback={conversation.feedback}
+            message={step.message}
+            question={turn.message}
+          />
         ),
       )}
       <Drafts
         conversation={conversation}
         wanted={(draft) => draft.trigger === turn.id}
-        fallback={progress === "answering" ? <Thinking /> : null}
+        fallback={progress === "answering" ? <Thinking agent={chat.list.get(conversation.id)?.agent} /> : null}
       />
     </>
   );
@@ -310,7 +321,15 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
   );
 }
 
-function Answer({ chat, message, question }: { chat: Chat; message: Message; question: Message | undefined }) {
+interface AnswerProps {
+  chat: Chat;
+  feedback: SessionFeedback;
+  message: Message;
+  question: Message | undefined;
+}
+
+function Answer({ chat, feedback, message, question }: AnswerProps) {
+  const noting = useSignal(false);
   return (
     <article class="said agent" aria-label="Answer" data-id={message.id}>
       <Reasoning text={reasoningOf(message.context)} />
@@ -327,12 +346,14 @@ function Answer({ chat, message, question }: { chat: Chat; message: Message; que
         <CopyButton text={message.text} />
         {question && <RegenerateButton chat={chat} question={question} />}
         <ForkButton chat={chat} message={message} />
+        <RatingButtons feedback={feedback} message={message} noting={noting} />
         <span class="facts">
           {message.agent_id && <span>{message.agent_id}</span>}
           <AnswerModel message={message} />
           <Time iso={message.created_at}>{time(message.created_at)}</Time>
         </span>
       </footer>
+      <FeedbackNote feedback={feedback} message={message} noting={noting} />
     </article>
   );
 }

@@ -14,6 +14,7 @@ import { outboxOf, type SessionOutbox } from "../../lib/outbox";
 import { client } from "../../lib/server";
 import { AttachedPages } from "./attached-pages";
 import { messageOfEvent, settledBy, turnsOf } from "./message";
+import { SessionFeedback } from "./session-feedback";
 
 /** An answer that is being written. */
 export interface Draft {
@@ -50,6 +51,7 @@ export class Conversation {
   readonly progress = computed(() => progressOf(this.messages.value, this.#retried.value, now.value));
 
   readonly pages: AttachedPages;
+  readonly feedback: SessionFeedback;
 
   readonly #byId = new Map<string, Message>();
   readonly #deleted = new Set<string>();
@@ -70,10 +72,11 @@ export class Conversation {
   constructor(id: string, isNew = false) {
     this.id = id;
     this.pages = new AttachedPages(id);
+    this.feedback = new SessionFeedback(id);
     this.#outbox = outboxOf(id);
     this.#outbox.onSent = this.#onSent;
     if (isNew) this.state.value = "ready";
-    else void Promise.all([this.load(), this.pages.load(this.#abort.signal)]);
+    else void Promise.all([this.load(), this.pages.load(this.#abort.signal), this.feedback.load(this.#abort.signal)]);
   }
 
   close(): void {
@@ -180,6 +183,7 @@ export class Conversation {
   onEvent(event: BreadcrumbEvent): void {
     if (event.session_id !== this.id) return;
     this.pages.onEvent(event);
+    this.feedback.onEvent(event);
     if (event.operation === "deleted") {
       this.#deleted.add(event.breadcrumb_id);
       if (this.#byId.delete(event.breadcrumb_id)) this.#show();

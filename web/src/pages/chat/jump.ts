@@ -3,6 +3,7 @@
 import type { RefObject } from "preact";
 import { useEffect } from "preact/hooks";
 import { route } from "../../lib/router";
+import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
 
 /** Older pages that are loaded at most to find the message. */
@@ -35,6 +36,26 @@ export function useJump(
       isClosed = true;
     };
   }, [conversation, wanted, isReady]);
+}
+
+/**
+ * Open the panel that explains the message, if the address asks for it: `#/chat/<session>?message=<id>&why=1`.
+ * `why=replay` also scrolls to the section "Replay".
+ */
+export function useWhy(chat: Chat, conversation: Conversation): void {
+  const { message: wanted, why } = route.value.query;
+  const isReady = conversation.state.value === "ready";
+  useEffect(() => {
+    if (wanted === undefined || why === undefined || !isReady) return undefined;
+    let isClosed = false;
+    void loadUntil(conversation, wanted, () => isClosed).then(() => {
+      const answer = conversation.messages.value.find((message) => message.id === wanted);
+      if (!isClosed && answer?.role === "assistant") chat.why.value = answer;
+    });
+    return () => {
+      isClosed = true;
+    };
+  }, [conversation, wanted, why, isReady]);
 }
 
 /** Load older messages until a message is loaded, then wait until it is rendered. */

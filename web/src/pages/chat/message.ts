@@ -45,6 +45,7 @@ const RUNTIME_KEYS = [
   "adk",
   "state_delta",
   "model_reasoning",
+  "model_receipt",
 ];
 const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
 

@@ -8,6 +8,7 @@ import { logins } from "../../lib/credential";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
 import type { Chat } from "./chat";
+import { moveDraftTo } from "./drafts";
 import "./model-picker.css";
 
 interface Model {
@@ -78,7 +79,9 @@ export function ModelPicker({ chat, id, session }: Props) {
       return;
     }
     chat.list.put(changed);
-    if (!session) go(href("chat", [changed.id]), true);
+    if (session) return;
+    moveDraftTo(changed.id);
+    go(href("chat", [changed.id]), true);
   };
   return (
     <span class="model-picker" title={reason || "Model of this session, from the next message on"}>

@@ -124,7 +124,7 @@ export class SessionList {
 
   onEvent(event: BreadcrumbEvent, current: string | undefined): void {
     const id = event.session_id;
-    if (id === undefined || event.schema_name === "agent.context.v1") return;
+    if (id === undefined || event.schema_name === "agent.context.v1" || event.schema_name === "feedback.v1") return;
     const spoke = event.operation === "created" && event.schema_name === "agent.response.v1";
     if (spoke && id !== current) this.unread.value = new Set([...this.unread.value, id]);
     this.touch(id);

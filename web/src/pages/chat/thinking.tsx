@@ -3,13 +3,17 @@
 import { Fragment } from "preact";
 import { useEffect } from "preact/hooks";
 import { Icon } from "../../components/icons";
+import { isUnavailable, watchAgents } from "../../lib/agents";
 import { AGENT_RUNNER, missingWorkers, watchWorkers, type MissingWorker } from "../../lib/workers";
 import type { Draft } from "./conversation";
 
-export function Thinking() {
+/** `agent` is the agent that was chosen for the session. */
+export function Thinking({ agent }: { agent?: string | undefined }) {
   useEffect(watchWorkers, []);
+  useEffect(() => (agent === undefined ? undefined : watchAgents()), [agent]);
   const missing = missingWorkers.value;
   if (missing.length > 0) return <NoWorker missing={missing} />;
+  if (agent !== undefined && isUnavailable(agent)) return <NoAgent agent={agent} />;
   return (
     <div class="thinking" role="status">
       <span class="unseen">The agent is answering</span>
@@ -28,6 +32,18 @@ export function Stalled({ draft }: { draft: Draft }) {
   useEffect(watchWorkers, [draft]);
   const isGone = missingWorkers.value.includes(AGENT_RUNNER);
   return isGone ? <NoWorker missing={[AGENT_RUNNER]} /> : null;
+}
+
+function NoAgent({ agent }: { agent: string }) {
+  return (
+    <div class="notice warn no-worker" role="status">
+      <Icon name="alert" />
+      <span>
+        <strong>The agent {agent} is not running.</strong> Your message is stored, and will be answered when its program
+        runs again. To ask another agent, choose it and send the message again.
+      </span>
+    </div>
+  );
 }
 
 function NoWorker({ missing }: { missing: readonly MissingWorker[] }) {

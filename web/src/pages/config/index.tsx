@@ -12,6 +12,8 @@ import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
 import { client } from "../../lib/server";
 import { Editor } from "./editor";
+import { History, HISTORY } from "./history";
+import { PastTurns } from "./past-turns";
 import { Preview } from "./preview";
 import {
   checkOne,
@@ -54,8 +56,8 @@ export default function ConfigPage() {
   }
   return (
     <div class="config">
-      <ConfigList all={all} shown={entry} />
-      {entry ? <Workbench entry={entry} key={entry.key} /> : <Nothing />}
+      <ConfigList all={all} shown={rest[0] === HISTORY ? undefined : entry} />
+      {rest[0] === HISTORY ? <History /> : entry ? <Workbench entry={entry} key={entry.key} /> : <Nothing />}
     </div>
   );
 }
@@ -113,6 +115,14 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
       >
         <Icon name="plus" /> New config
       </button>
+      <a
+        class="config-history-link"
+        href={href("config", [HISTORY], keep)}
+        aria-current={route.value.rest[0] === HISTORY ? "true" : undefined}
+      >
+        <span class="config-name">History</span>
+        <span class="config-kind">Configs that were in force</span>
+      </a>
       {!configs.value?.file && (
         <p class="small soft config-note">
           This process has no config file, and no context builder is running. Configs that you save here are stored as
@@ -219,6 +229,12 @@ function Workbench({ entry }: { entry: Entry }) {
 
   const store = async () => {
     if (refused !== undefined || saving || (!edited && entry.kind !== "new")) return;
+    const [error] = found.text === text ? found.complaints : NONE;
+    if (error) {
+      setGoTo({ complaint: error });
+      toast(`Not saved: the config has ${plural(found.complaints.length, "error")}.`, true);
+      return;
+    }
     setSaving(true);
     await attempt("Saving failed", async () => {
       const done = await save(entry);
@@ -271,12 +287,11 @@ function Workbench({ entry }: { entry: Entry }) {
       { keys: "Ctrl+Space", what: "Complete field name (in the text)", group: "Config" },
       { keys: "Escape", what: "Close completions (Tab then leaves the text)", group: "Config" },
     ],
-    [entry, text, saving],
+    [entry, text, saving, found],
   );
 
   const behind = overtaken.value.includes(entry);
-  const isNewBreadcrumb = entry.kind === "built-in" || entry.kind === "new";
-  const blocked = isNewBreadcrumb && found.text === text && found.complaints.length > 0;
+  const blocked = found.text === text && found.complaints.length > 0;
   return (
     <div class="config-bench" data-pane={pane}>
       <div class="config-tabs" role="group" aria-label="Show">
@@ -379,6 +394,7 @@ function Workbench({ entry }: { entry: Entry }) {
         <Complaints found={found} onGo={(complaint) => setGoTo({ complaint })} />
       </section>
       <section class="config-preview" aria-label="Preview" tabIndex={-1}>
+        <PastTurns draft={active === undefined ? draft : undefined} consumer={wanted} edited={edited} />
         <Preview
           draft={active === undefined ? draft : parsed(active)}
           saved={active === undefined ? saved : undefined}

@@ -65,8 +65,8 @@ const TEMPLATE: Json = {
     { key: "conversation", schema_name: "user.message.v1" },
     { key: "conversation", schema_name: "agent.response.v1" },
   ],
-  limits: [{ key: "conversation", limit: 21 }],
-  formatting: { max_tokens: 4000 },
+  limits: [{ key: "conversation", limit: 48, keep: 20 }],
+  formatting: { max_tokens: 16000, keep_tokens: 4000 },
 };
 
 export const entries = computed<Entry[]>(() => {
