@@ -126,6 +126,21 @@ async def test_an_imported_breadcrumb_without_its_signpost_is_repaired(store: St
     assert (await store.get(OWNER, moved.id)).json == crumb.json
 
 
+async def test_sessions_that_could_not_be_compared_do_not_count_as_correct(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store)
+    run = store.connection.run
+
+    async def changes_all_the_time(lane: int, script: Any, keys: Any, args: Any) -> Any:
+        return -1 if args[:1] == ["3"] else await run(lane, script, keys, args)
+
+    monkeypatch.setattr(store.connection, "run", changes_all_the_time)
+    finding = await checks.check_sessions(store)
+    assert finding.status == "skipped" and "1 changed too fast" in finding.message
+    assert finding.details == {"sessions": 1, "wrong": 0, "not_compared": 1}
+
+
 async def test_concurrent_writes_are_not_reported_as_index_faults(store: Store) -> None:
     ids = await fill(store, 30)
     done = anyio.Event()

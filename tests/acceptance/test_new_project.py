@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from breadcrumbs.agents.models.providers import model_forms
 from breadcrumbs.cli.app import app
+from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings.settings import DEVELOPER, load_settings
 from tests.support.commands import CRUMB, ask, environment, server
 
@@ -98,6 +100,7 @@ def test_a_new_key_is_required_and_accepted_after_it_was_added(tmp_path: Path) -
     assert created.exit_code == 0
     entry = json.loads(created.stdout)
     assert Path("crumb.toml").stat().st_mode & 0o077 == 0
+    assert entry["key"] not in Path("crumb.toml").read_text("utf-8")
     with server(tmp_path, "--data", str(tmp_path / "data")) as ready:
         assert ready["mode"] == "keys"
         refused = httpx.get(f"{ready['url']}/sessions", trust_env=False)
@@ -113,7 +116,8 @@ def test_a_key_has_the_requested_fields_and_the_owner_of_the_other_keys() -> Non
     second = json.loads(crumb(*arguments).stdout)
     assert second["owner_id"] == first["owner_id"] != str(DEVELOPER)
     (_, read) = load_settings().api_keys
-    assert read.key.get_secret_value() == second["key"] != first["key"]
+    assert read.key is None and read.digest == sha256(second["key"].encode()).digest()
+    assert second["key"] != first["key"] and second["key_sha256"] == read.key_sha256
     assert (str(read.agent_id), read.roles) == (agent, ("emitter", "subscriber"))
 
 
@@ -135,6 +139,36 @@ def test_a_key_is_not_added_to_a_file_that_the_environment_overrides(monkeypatch
     monkeypatch.setenv("CRUMB_API_KEYS", f'[{{"key": "0123456789abcdef", "owner_id": "{DEVELOPER}"}}]')
     assert crumb("keys", "new", "--add").exit_code == 2
     assert not Path("crumb.toml").exists()
+
+
+def test_a_project_that_is_committed_after_the_tutorial_contains_no_secret() -> None:
+    """`git add -A` of a new project with an added key must not store the key."""
+    assert crumb("init", "project").exit_code == 0
+    os.chdir("project")
+    key = json.loads(crumb("keys", "new", "--add").stdout)["key"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", "add", "-A"], check=True)
+    staged = subprocess.run(["git", "grep", "--cached", "-F", key], capture_output=True, check=False)
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout
+    assert staged.returncode == 1 and staged.stdout == b""
+    assert "crumb.toml" in listed.split()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"key": "0123456789abcdef", "key_sha256": "0" * 64},
+        {"key_sha256": "0" * 63},
+        {"key_sha256": "G" * 64},
+    ],
+)
+def test_an_api_key_has_either_a_key_or_a_hash(
+    fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRUMB_API_KEYS", json.dumps([{"owner_id": str(DEVELOPER), **fields}]))
+    with pytest.raises(StartupError, match=r"key_sha256|at least 16"):
+        load_settings()
 
 
 # Output on a terminal

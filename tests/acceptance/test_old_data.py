@@ -92,10 +92,16 @@ def crumb(*arguments: str | Path, cwd: Path, **extra: str) -> bytes:
 # Comparison
 
 
+ADDED = {"reuse"}
+"""Fields that explanations of contexts have since the old code."""
+
+
 def differences(before: Any, now: Any, where: str) -> Iterator[str]:
     """Yield every path at which two documents differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
+            if name in ADDED and name not in before:
+                continue
             if name not in before or name not in now:
                 yield f"{where}.{name}: only {'before' if name in before else 'now'}"
             elif name not in OPAQUE:

@@ -539,7 +539,8 @@ def help_of(*command: str) -> str:
 
 
 COMMAND = re.compile(
-    r"(?:^|[\s|;(])(?:\./)?crumb ((?:context|audit|sessions|dead-letters|model|keys) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
+    r"(?:^|[\s|;(])(?:\./)?crumb "
+    r"((?:context|config|audit|sessions|dead-letters|model|keys|feedback) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
 )
 
 
@@ -815,7 +816,8 @@ def check_stream(command: str, shown: str, base_url: str) -> None:
 
 VARYING_FIELDS = {
     "id", "breadcrumb_id", "owner_id", "created_at", "updated_at", "checksum", "token", "exp", "last_active_at",
-    "trigger_id", "context_id", "message_id", "before", "after", "next_cursor",
+    "trigger_id", "context_id", "message_id", "answer_id", "since", "before", "after", "next_cursor",
+    "model_receipt",
 }  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def test_every_place_uses_the_name_of_the_distribution_in_pyproject() -> None:
     users = [file for file in code if re.search(r"\bversion\(\"", file.read_text("utf-8"))]
     assert sorted(users) == [
         ROOT / "breadcrumbs" / "__init__.py",
-        ROOT / "runtime" / "http" / "routes" / "system.py",
+        ROOT / "runtime" / "version.py",
     ]
     for file in users:
         assert re.search(rf'\bversion\("{name}"\)', file.read_text("utf-8")), file

@@ -5,20 +5,23 @@ HTML comments in the document direct the test. Readers do not see them.
 - `test: file NAME` writes the next block to a file.
 - `test: start NAME` starts the next block as a process. `test: stop NAME` ends it as Ctrl-C does.
 - `test: input TEXT` types a line into the next block.
+- `test: proxy NAME` starts nginx or Caddy with the next block, if the test is about this proxy.
 - `test: skip, because …` leaves out the next block.
 
 All other `sh` blocks run in order, in one folder, and keep the variables that they export. Each line of a `text` block
-must occur in the output of the block before it. Only ports and the address of Redis are replaced, by free ones.
+must occur in the output of the block before it. Only ports, certificates and the address of Redis are replaced.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,7 +32,7 @@ import httpx
 import pytest
 from markdown_it import MarkdownIt
 
-from tests.support.servers import Server, free_port
+from tests.support.servers import Cluster, Server, free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TUTORIAL = DOCS / "tutorial.md"
@@ -39,6 +42,13 @@ HOW_TO = sorted(
 BIN = Path(sys.executable).parent
 DIRECTIVE = re.compile(r"<!-- test: (\w+),? ?(.*?) -->")
 LIMIT = 60.0
+EXAMPLE_KEY = "example-key-replace-me-0123456789"
+"""The key whose hash is in the documents."""
+OLD_DATA = Path(__file__).resolve().parents[1] / "fixtures" / "written_by_1bd9899" / "main.data.tar.gz"
+"""Data that an old version wrote."""
+NEEDS_SERVERS = {"proxy", "redis-cluster", "upgrade"}
+"""Pages that need more than an empty folder and a Redis server."""
+PROGRAMS = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
 
 
 @dataclass
@@ -74,14 +84,16 @@ def steps(document: str) -> Iterator[Step]:
 class Reader:
     """Follows the tutorial in one folder, with the exported variables of one terminal."""
 
-    def __init__(self, folder: Path, redis: Server) -> None:
+    def __init__(self, folder: Path, redis: Server | Cluster, proxy: str | None = None) -> None:
         self._folder = folder
+        self._proxy = proxy
         self._state = folder.parent / "exported"
         self._port = free_port()
         self._model_port = free_port()
         self._replaced = {
             "127.0.0.1:8081": f"127.0.0.1:{self._port}",
             "redis://127.0.0.1:6379/0": redis.url,
+            "redis+cluster://node-1.example.org:6379": redis.url,
             '("127.0.0.1", 8000)': f'("127.0.0.1", {self._model_port})',
             "http://127.0.0.1:8000/": f"http://127.0.0.1:{self._model_port}/",
         }
@@ -94,7 +106,11 @@ class Reader:
             "NO_COLOR": "1",
             "COLUMNS": "200",
         }
+        if proxy is not None:
+            self._prepare_proxy()
         self._output = ""
+        self.outputs: list[tuple[str, str]] = []
+        """All commands with their outputs."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def follow(self, step: Step) -> None:
@@ -111,6 +127,10 @@ class Reader:
                 self._stop(step.argument)
             case "run" | "input":
                 self._output = self._run(code, step.argument)
+                self.outputs.append((code, self._output))
+            case "proxy":
+                if step.argument == self._proxy:
+                    self._start_proxy(code)
             case "expect":
                 for line in code.splitlines():
                     assert line.strip() in self._output, f"line {step.line}: {line!r} not in\n{self._output}"
@@ -135,10 +155,15 @@ class Reader:
         assert len(code.splitlines()) == 1, "a process is one line"
         with (self._folder.parent / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                ["sh", "-c", f"exec {code}"],
+                ["sh", "-c", f'[ ! -f "{self._state}" ] || . "{self._state}"\nexec {code}'],
                 cwd=self._folder, env=self._environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        ready = {"up": self._is_ready, "api": self._is_ready, "model": self._model_is_ready}
+        ready = {
+            "up": self._is_ready,
+            "api": self._is_ready,
+            "model": self._model_is_ready,
+            "proxy": self._proxy_is_ready,
+        }
         self._wait_until(ready.get(name, lambda: self._has_lanes(name)), name)
 
     def _wait_until(self, condition: Callable[[], bool], name: str) -> None:
@@ -151,8 +176,8 @@ class Reader:
             time.sleep(0.1)
 
     def _get(self, path: str) -> httpx.Response:
-        key = re.search(r'^key = "(.*)"$', (self._folder / "crumb.toml").read_text(), re.MULTILINE)
-        headers = {"X-API-Key": key[1]} if key else {}
+        has_keys = "[[api_keys]]" in (self._folder / "crumb.toml").read_text()
+        headers = {"X-API-Key": EXAMPLE_KEY} if has_keys else {}
         return httpx.get(f"http://127.0.0.1:{self._port}{path}", headers=headers, trust_env=False)
 
     def _is_ready(self) -> bool:
@@ -161,6 +186,53 @@ class Reader:
     def _model_is_ready(self) -> bool:
         httpx.get(f"http://127.0.0.1:{self._model_port}", trust_env=False)
         return True
+
+    # A proxy
+
+    def _prepare_proxy(self) -> None:
+        """Create a certificate, and make curl find the name of the example here."""
+        self._tls_port, home = free_port(), self._folder.parent
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=chat.example.org",
+             "-addext", "subjectAltName=DNS:chat.example.org", "-keyout", home / "tls.key", "-out", home / "tls.pem"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        (home / ".curlrc").write_text(
+            f'resolve = "chat.example.org:{self._tls_port}:127.0.0.1"\ninsecure\nnoproxy = "*"\n'
+        )
+        self._environment |= {
+            "CURL_HOME": str(home),
+            "XDG_DATA_HOME": str(home),
+            "XDG_CONFIG_HOME": str(home),
+        }
+        self._replaced |= {
+            "https://chat.example.org/": f"https://chat.example.org:{self._tls_port}/",
+            "listen 443 ssl": f"listen 127.0.0.1:{self._tls_port} ssl",
+            "/etc/ssl/chat.example.org.": f"{home}/tls.",
+        }
+
+    def _start_proxy(self, block: str) -> None:
+        """Start the proxy with a block of its configuration, on a free port."""
+        home = self._folder.parent
+        program = shutil.which(self._proxy or "", path=PROGRAMS)
+        if self._proxy == "nginx":
+            text = (
+                f"daemon off;\npid {home}/nginx.pid;\nerror_log stderr;\nevents {{}}\n"
+                f"http {{\naccess_log off;\n{block}}}\n"
+            )
+            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+                text = text.replace("http {", f"http {{\n{kind}_temp_path {home}/{kind};", 1)
+            (home / "nginx.conf").write_text(text)
+            self._start("proxy", f"{program} -e stderr -p {home} -c {home}/nginx.conf")
+        else:
+            ports = f"http_port {free_port()}\nhttps_port {self._tls_port}"
+            options = f"{ports}\nadmin off\nlocal_certs\nskip_install_trust"
+            (home / "Caddyfile").write_text(f"{{\n{options}\ndefault_bind 127.0.0.1\n}}\n{block}")
+            self._start("proxy", f"{program} run --config {home}/Caddyfile --adapter caddyfile")
+
+    def _proxy_is_ready(self) -> bool:
+        code = f"curl -s -o /dev/null https://chat.example.org:{self._tls_port}/"
+        return subprocess.run(["sh", "-c", code], env=self._environment, check=False).returncode == 0
 
     def _has_lanes(self, name: str) -> bool:
         """Return whether the worker of a process has taken its lanes. A person is slower than that."""
@@ -173,7 +245,7 @@ class Reader:
         process = self._processes.pop(name)
         process.send_signal(signal.SIGINT)
         code = process.wait(LIMIT)
-        if name != "model":  # Python's own server ends with a KeyboardInterrupt
+        if name not in ("model", "proxy"):  # Python's own server ends with a KeyboardInterrupt
             assert code in (0, 130), self._log(name)
 
     def _log(self, name: str) -> str:
@@ -195,30 +267,66 @@ def test_every_step_of_the_tutorial_works_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl, and there is no curl")
-@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in HOW_TO if page.stem not in NEEDS_SERVERS], ids=lambda page: page.stem
+)
 def test_every_step_of_a_how_to_page_works_as_written(page: Path, tmp_path: Path) -> None:
     follow(page, tmp_path)
 
 
 def test_how_to_pages_with_programs_are_run() -> None:
     assert {page.stem for page in HOW_TO} == {
-        "backup", "custom-schema", "embed-chat", "memory", "own-agent", "tools", "two-agents",
+        "backup", "config-history", "custom-schema", "embed-chat", "feedback", "memory", "own-agent", "prove-an-answer",
+        "proxy", "redis-cluster", "replay", "test-a-config", "tools", "two-agents", "upgrade",
     }  # fmt: skip
 
 
-def follow(document: Path, tmp_path: Path) -> None:
-    """Follow all steps of a document in an empty folder."""
-    folder, redis_data = tmp_path / "my-agents", tmp_path / "redis"
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl, and there is no curl")
+@pytest.mark.parametrize("proxy", ["nginx", "caddy"])
+def test_every_step_of_the_page_about_proxies_works_as_written(proxy: str, tmp_path: Path) -> None:
+    if shutil.which(proxy, path=PROGRAMS) is None or shutil.which("openssl") is None:
+        pytest.skip(f"{proxy} or openssl is not installed")
+    reader = follow(DOCS / "how-to" / "proxy.md", tmp_path, proxy=proxy)
+    assert any("Hello through the proxy" in output for _, output in reader.outputs)
+
+
+def test_every_step_of_the_page_about_clusters_works_as_written(tmp_path: Path) -> None:
+    with Cluster(options={"appendonly": "yes"}) as cluster:
+        follow(DOCS / "how-to" / "redis-cluster.md", tmp_path, redis=cluster)
+
+
+def test_every_step_of_the_page_about_upgrades_works_as_written(tmp_path: Path) -> None:
+    """The data directory was written by an old version, and the backup is restored into an empty one."""
+    folder = tmp_path / "my-agents"
     folder.mkdir()
+    (folder / "crumb.toml").write_text('data = "./data"\n')
+    with tarfile.open(OLD_DATA) as archive:
+        archive.extractall(folder / "data", filter="data")
+    reader = follow(DOCS / "how-to" / "upgrade.md", tmp_path)
+    upgraded, restored = [
+        {session["id"] for session in json.loads(output[output.index("[") :])}
+        for code, output in reader.outputs
+        if "sessions list" in code
+    ]
+    assert upgraded == restored and len(upgraded) > 10
+
+
+def follow(
+    document: Path, tmp_path: Path, *, redis: Cluster | None = None, proxy: str | None = None
+) -> Reader:
+    """Follow all steps of a document in one folder, and return its reader."""
+    folder, redis_data = tmp_path / "my-agents", tmp_path / "redis"
+    folder.mkdir(exist_ok=True)
     redis_data.mkdir()
-    with Server(appendonly_dir=redis_data) as redis:
-        reader = Reader(folder, redis)
+    with Server(appendonly_dir=redis_data) as server:
+        reader = Reader(folder, redis or server, proxy)
         try:
             for step in steps(document.read_text("utf-8")):
                 reader.follow(step)
             reader.close()
         finally:
             reader.end_all()
+    return reader
 
 
 def test_the_tutorial_covers_its_topics_and_skips_little() -> None:

@@ -207,3 +207,22 @@ async def test_a_given_store_stays_open(store: Store) -> None:
     async with BreadcrumbSessionService(store) as service:
         await service.create_session(app_name=unique("app"), user_id="ann")
     await store.ping()
+
+
+async def test_an_adk_session_does_not_contain_feedback(served: str, user: str) -> None:
+    async with BreadcrumbSessionService(served) as service:
+        session = await service.create_session(app_name=APP, user_id=user)
+        name = f"adk:{APP}:{user}:{session.id}"
+        answer = {
+            "schema_name": "agent.response.v1",
+            "tags": [f"session:{name}"],
+            "context": {"message": "Hi"},
+        }
+        async with httpx.AsyncClient(base_url=served) as client:
+            posted = (await client.post("/breadcrumbs", json=answer)).json()
+            path, body = f"/breadcrumbs/{posted['id']}/feedback", {"rating": "down", "note": "a hidden note"}
+            assert (await client.put(path, json=body)).status_code == 200
+            view = (await client.get(f"/apps/{APP}/users/{user}/sessions/{session.id}")).text
+        read = await service.get_session(app_name=APP, user_id=user, session_id=session.id)
+    assert read is not None and read.events == []
+    assert "hidden note" not in view and "hidden note" not in read.model_dump_json()

@@ -156,7 +156,7 @@ class AsyncWrapper:
             return lambda *args: AsyncWrapper(found(*args))
         if not callable(found):
             return found
-        if name in ("list", "events", "sessions", "stream", "turn"):
+        if name in ("list", "events", "sessions", "stream", "turn", "list_feedback"):
             return lambda *args, **options: _iterate_in_threads(found(*args, **options))
 
         async def awaited(*args: Any, **options: Any) -> Any:

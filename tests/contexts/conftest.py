@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from breadcrumbs.context_builder import builder
+from breadcrumbs.context_builder import builder, past
 from breadcrumbs.context_builder.tokens import TokenEstimator
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.store.store import Store
@@ -22,6 +22,7 @@ from tests.support.servers import free_port
 def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the token estimate, so that numbers do not depend on an installed tokenizer."""
     monkeypatch.setattr(builder, "token_counter", TokenEstimator)
+    monkeypatch.setattr(past, "token_counter", TokenEstimator)
 
 
 @pytest.fixture

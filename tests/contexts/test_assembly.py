@@ -99,7 +99,7 @@ def test_the_trigger_comes_last_even_if_later_messages_exist() -> None:
     assert order(made(crumb(5), found(crumb(1), crumb(5)), found(later, source=1))) == [1, 7, 5]
 
 
-def test_shared_elsewhere_and_conversation_are_separate_parts() -> None:
+def test_shared_conversation_elsewhere_and_trigger_are_separate_parts_in_this_order() -> None:
     sources = [MESSAGES, {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all"}},
                {"key": "tools", "schema_name": "tool.catalog.v1"}]  # fmt: skip
     result = made(
@@ -112,11 +112,11 @@ def test_shared_elsewhere_and_conversation_are_separate_parts() -> None:
     parts = [
         (part["place"], part["key"], [item["id"][-1] for item in part["items"]]) for part in result.parts()
     ]
-    assert parts == [("shared", "tools", ["3"]), ("elsewhere", "old", ["1", "2"]),
-                     ("conversation", "conversation", ["4", "5"])]  # fmt: skip
-    elsewhere = result.parts()[1]["items"]
+    assert parts == [("shared", "tools", ["3"]), ("conversation", "conversation", ["4"]),
+                     ("elsewhere", "old", ["1", "2"]), ("conversation", "conversation", ["5"])]  # fmt: skip
+    elsewhere = result.parts()[2]["items"]
     assert [item["session_id"] for item in elsewhere] == ["other", "third"]
-    assert all("session_id" not in item for item in result.parts()[2]["items"])
+    assert all("session_id" not in item for part in (1, 3) for item in result.parts()[part]["items"])
 
 
 def test_two_sources_with_one_key_make_one_part_and_keep_their_numbers() -> None:

@@ -146,7 +146,7 @@ async def test_a_page_reaches_the_model_with_the_built_in_config_and_is_explaine
     store: Store,
 ) -> None:
     (shipped,) = parse_configs(SHIPPED.read_bytes())
-    default = shipped.model_dump(mode="json", exclude_none=True)
+    default = shipped.model_dump(mode="json", exclude_unset=True)
     text = "Crumbs lead home. " + "A long article goes on. " * 2000
     async with building(store, book_of(store, default)) as builder:
         said: dict[str, Any] = {"consumer": "default-chat-assistant", "tags": ("user:message",)}

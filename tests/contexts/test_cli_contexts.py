@@ -139,10 +139,25 @@ def test_a_session_is_explained(filled: Shell) -> None:
     assert older["parts_are_as_shown_then"] is True and older["parts_gone"] == []
 
 
+def test_the_context_of_an_answer_is_explained(filled: Shell) -> None:
+    wanted = filled.json("context", "explain", "demo", "--version", "2")
+    answers: list[UUID] = []
+
+    async def write(store: Store) -> None:
+        for content in ({"context_id": wanted["context_id"], "context_version": 2}, {"message": "hello"}):
+            answer = await post(store, schema="agent.response.v1", owner=DEVELOPER, context=content)
+            answers.append(answer.id)
+
+    filled.on_store(write)
+    assert filled.json("context", "explain", str(answers[0])) == wanted
+    assert "this answer has no context" in filled.fails("context", "explain", str(answers[1]))
+
+
 def test_a_terminal_shows_a_table_with_a_budget_bar(filled: Shell, at_a_terminal: None) -> None:
     shown = filled.run("context", "explain", "demo", "--parts").stdout
     assert "session demo" in shown and "consumer tester" in shown
     assert "█" in shown and "of 4,000 (0%, estimate)" in shown
+    assert "prefix  " in shown and "% repeats version 2: " in shown
     assert "conversation  5 items, " in shown
     assert "agent.response.v1" in shown and "▸ question 2" in shown
     assert "byte for byte what the model was shown" in shown

@@ -125,6 +125,28 @@ async def test_a_missing_file_is_logged_once_and_used_again_when_it_returns(stor
         assert "No such file" in logs[0]["problem"]
 
 
+@pytest.mark.parametrize(
+    ("default", "used"),
+    [(None, "and there is no earlier one"), (json.dumps(document()).encode(), "using the built-in one")],
+)
+async def test_the_log_says_what_is_used_if_the_file_is_invalid_from_the_start(
+    store: Store, path: Path, default: bytes | None, used: str
+) -> None:
+    text = path.read_text()
+    path.write_text('{"consumer_id": "tester",\n "sourcs": []}')
+    book = ConfigsInForce(store, path, default=default)
+    with structlog.testing.capture_logs() as logs:
+        with pytest.raises(ConfigError):
+            book.load()
+        assert len(await book.get(OWNER)) == (0 if default is None else 1)
+        path.write_text(text)
+        book.reload()
+    assert [entry["event"] for entry in logs] == [
+        f"context config invalid, {used}",
+        "context config reloaded",
+    ]
+
+
 async def test_an_unreadable_file_counts_as_missing(store: Store, path: Path) -> None:
     book = ConfigsInForce(store, path)
     book.load()

@@ -17,6 +17,7 @@ from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.store.archive import delete_archive
 from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import (
     ANSWERS,
@@ -67,8 +68,8 @@ async def test_included_and_omitted_items_are_explained(store: Store) -> None:
     ]
     assert shown == [
         (str(tools.id), "tools", 2, "shared", 0, "a catalogue"),
-        (str(pinned.id), "old", 3, "elsewhere", 0, "pinned elsewhere"),
         (str(answer.id), "conversation", 1, "conversation", 0, "hello there"),
+        (str(pinned.id), "old", 3, "elsewhere", 0, "pinned elsewhere"),
         (context.context["trigger_id"], "conversation", 0, "conversation", 0, "now"),
     ]
     by_title = {item.title: item for item in explained.items}
@@ -191,7 +192,7 @@ async def test_items_deleted_since_are_listed(store: Store) -> None:
 
 
 async def test_content_hidden_by_removed_hints_stays_hidden(store: Store) -> None:
-    """The definition was deleted. Without it, the context would show more than before."""
+    """The definition was deleted. The archive has its hints. Without them, the context would show more than before."""
     definition = {"schema_name": "schema.def.v1", "tags": ["defines:tool.catalog.v1"],
                   "llm_hints": {"exclude": ["key"]}}  # fmt: skip
     async with building(store, book_of(store, document(sources=[MESSAGES, TOOLS]))) as builder:
@@ -200,6 +201,9 @@ async def test_content_hidden_by_removed_hints_stays_hidden(store: Store) -> Non
         context = await builder.say("first", "s")
         await store.delete(OWNER, defined.id)
         await builder.say("second", "s")
+    rebuilt = await rebuild(store, OWNER, context.id, context.version)
+    assert rebuilt.same and rebuilt.gone == () and b"clock" in rebuilt.json and b"hush" not in rebuilt.json
+    await delete_archive(store, OWNER)
     rebuilt = await rebuild(store, OWNER, context.id, context.version)
     assert [reference.id for reference in rebuilt.gone] == [tools.id] and b"hush" not in rebuilt.json
     explained = await explain(store, OWNER, context.id, context.version)

@@ -109,10 +109,16 @@ def excerpts(answer: httpx.Response) -> list[str | None]:
 async def test_a_context_is_explained(site: Site) -> None:
     context = await talk(site.store)
     answer = await site.explain(context)
-    assert excerpts(answer) == ["said in one", "first in two", "second in two"]
+    assert excerpts(answer) == ["first in two", "said in one", "second in two"]
     told = answer.json()
     assert (told["context_id"], told["version"], told["session_id"]) == (str(context), 2, "two")
-    assert [item["place"] for item in told["items"]] == ["elsewhere", "conversation", "conversation"]
+    assert [item["place"] for item in told["items"]] == ["conversation", "elsewhere", "conversation"]
+    reuse = told["reuse"]
+    assert (reuse["previous_version"], reuse["items"], reuse["bytes"]) == (1, 0, 0)
+    assert (reuse["broken"]["item"]["title"], reuse["broken"]["before"]["title"]) == (
+        "first in two",
+        "said in one",
+    )
     assert excerpts(await site.explain(context, version=1)) == ["said in one", "first in two"]
 
 
@@ -156,14 +162,19 @@ async def test_a_narrowed_token_sees_only_permitted_items_of_a_context(site: Sit
     context = await talk(site.store)
     for narrowed in ({"session_id": "two"}, {"user_id": "bob"}):
         answer = await site.explain(context, await site.token(**narrowed))
-        assert excerpts(answer) == [None, "first in two", "second in two"]
-        hidden = answer.json()["items"][0]
+        assert excerpts(answer) == ["first in two", None, "second in two"]
+        hidden = answer.json()["items"][1]
         assert hidden == {
             "source": "old",
             "number": 1,
             "place": "elsewhere",
             "rank": 2,
             "tokens": 3,
+            "hidden": True,
+        }
+        assert answer.json()["reuse"]["broken"]["before"] == {
+            "source": "old",
+            "place": "elsewhere",
             "hidden": True,
         }
     for narrowed in ({"session_id": "one"}, {"user_id": "ada"}):
@@ -254,7 +265,7 @@ async def test_another_owner_sees_no_context(site: Site) -> None:
 async def test_items_that_became_secret_are_hidden_in_older_contexts(site: Site) -> None:
     context = await talk(site.store)
     told = (await site.explain(context)).json()
-    await site.store.update(OWNER, UUID(told["items"][1]["id"]), BreadcrumbUpdate(sensitivity="secret"))
+    await site.store.update(OWNER, UUID(told["items"][0]["id"]), BreadcrumbUpdate(sensitivity="secret"))
     reader = await site.token(roles=["subscriber"])
     for version in (1, 2):
         assert "first in two" not in (await site.explain(context, reader, version=version)).text

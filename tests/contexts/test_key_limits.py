@@ -230,7 +230,7 @@ async def test_the_shipped_config_begins_a_long_context_with_a_question(store: S
     trigger = await converse(store, 30)
     shipped = parse_configs(SHIPPED.read_bytes())[0]
     result = await build_context(store, shipped, trigger, hints=SchemaHints(store))
-    expected = [f"{who} {n}" for n in range(20, 30) for who in ("question", "answer")]
+    expected = [f"{who} {n}" for n in range(14, 30) for who in ("question", "answer")]
     assert said(result) == [*expected, "now"]
 
 

@@ -68,6 +68,11 @@ def without(table: Matrix, *targets: str) -> Matrix:
     return {target: line for target, line in table.items() if target not in targets}
 
 
+def of_sessions(table: Matrix) -> Matrix:
+    """Return the lines of sessions, which have an answer with feedback."""
+    return {target: table[target] for target in ("own", "bob", "ann2", "nouser", "again", "far")}
+
+
 # Breadcrumbs
 
 READ_CRUMB = matrix("""
@@ -119,6 +124,17 @@ WRITE_CRUMB = matrix("""
   private   401  ok     404     403    ok    404     ok    404  404    404 404     404/401 404/401
   secret    401  ok     ok      403    ok    ok      ok    ok   ok     404 404     404/401 404/401
   far       401  404    404     403    404   404     404   404  404    404 ok      404/401 404/401
+""")
+
+# Rating needs both roles, because the reply contains facts about the answer.
+RATE_ANSWER = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  ok     403     403    ok    ok      ok    ok   ok     404 404     404/401 404/401
+  bob       401  ok     403     403    ok    404     404   404  404    404 404     404/401 404/401
+  ann2      401  ok     403     403    ok    404     404   ok   404    404 404     404/401 404/401
+  nouser    401  ok     403     403    ok    404     404   404  404    404 404     404/401 404/401
+  again     401  ok     403     403    ok    404     404   ok   404    404 404     404/401 401
+  far       401  404    403     403    404   404     404   404  404    404 ok      404/401 404/401
 """)
 
 # A session token adds its session to a breadcrumb without one. A user token starts sessions, so an unknown
@@ -216,6 +232,16 @@ READ_CONTEXT = matrix("""
   far       401  404    403     404    404   404     404   404  404    404 ok      404/401 404/401
 """)
 
+# A replay costs money, and its prompt can contain items of other sessions.
+REPLAY = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  ok     403     403    403   403     403   403  403    403 404     403/401 403/401
+  bob       401  ok     403     403    403   403     403   403  403    403 404     403/401 403/401
+  nouser    401  ok     403     403    403   403     403   403  403    403 404     403/401 403/401
+  nocontext 401  none   403     403    403   403     403   403  403    403 404     403/401 403/401
+  far       401  404    403     403    403   403     403   403  403    403 ok      403/401 403/401
+""")
+
 READ_CONFIGS = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  ok     403     ok     ok    403     403   403  403    403 -       403/401 403/401
@@ -226,6 +252,17 @@ READ_CONFIGS = matrix("""
 WRITE_CONFIG_FILE = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  403    403     403    403   403     403   403  403    403 403     403/401 403/401
+""")
+
+# The digest in these requests is unknown, so a permitted request finds nothing.
+READ_PAST_CONFIG = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  404    403     404    404   403     403   403  403    403 404     403/401 403/401
+""")
+
+ROLL_BACK_CONFIG = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  404    403     403    403   403     403   403  403    403 404     403/401 403/401
 """)
 
 READ_PUBLIC = matrix("""
@@ -384,6 +421,9 @@ _EVERYTHING = frozenset(("curator",))
 _OWN_CURATORS = frozenset(("curator", "s+cur"))
 _BY_MATRIX: Mapping[str, Matrix] = {
     "crumb": READ_CRUMB,
+    "answer": READ_CRUMB,
+    "model": READ_CRUMB,
+    "note": READ_CRUMB,
     "title": READ_SESSION,
     "state": READ_SESSION,
     "message": READ_SESSION,
@@ -402,6 +442,7 @@ _BY_KIND: Mapping[str, frozenset[str]] = {
     "privatestate": _OWN_CURATORS | {"agent"},
     "adkcred": _EVERYTHING,
     "adkapp": frozenset(("curator", "subscr", "agent")),
+    "prompt": frozenset(("curator", "subscr", "agent")),
 }
 _FOREIGN = frozenset(("foreign",))
 
@@ -459,6 +500,14 @@ def _listed_by(target: Target) -> list[dict[str, str]]:
     return [{"tag": f"t:{target.name}", **more}, *by_session, more]
 
 
+def _feedback_by(target: Target) -> list[dict[str, str]]:
+    return [
+        {},
+        {"rating": "down", "model": marker("model", target.name)},
+        {"session_id": str(target.session)},
+    ]
+
+
 def _streamed_by(target: Target) -> list[dict[str, str]]:
     return [{"session_id": target.session} if target.session else {"tag": f"t:{target.name}"}, {}]
 
@@ -474,6 +523,10 @@ def _new_session(target: Target) -> Any:
 
 def _preview(target: Target) -> Any:
     return {"session_id": target.session, "config": CONTEXT_CONFIG, "trigger_id": None}
+
+
+def _test(target: Target) -> Any:
+    return {"session_id": target.session, "config": CONTEXT_CONFIG}
 
 
 def _whole(target: Target) -> list[dict[str, str]]:
@@ -506,6 +559,11 @@ _CORE: tuple[Row, ...] = (
     Row("getBreadcrumbHistory", READ_CRUMB, id="crumb", shows="crumb"),
     Row("updateBreadcrumb", WRITE_CRUMB, id="crumb", body=lambda target: {"title": "new"}),
     Row("deleteBreadcrumb", WRITE_CRUMB, id="crumb", destroys=True),
+    Row("rateAnswer", RATE_ANSWER, id="rated", body=lambda target: {"rating": "up"}, shows="@rated"),
+    Row("getFeedback", of_sessions(READ_CRUMB), id="rated", shows="@rated"),
+    Row("withdrawFeedback", RATE_ANSWER, id="rated"),
+    Row("listFeedback", of_sessions(LIST_CRUMBS), queries=_feedback_by, shows="note"),
+    Row("countFeedback", of_sessions(LIST_CRUMBS), queries=_feedback_by, shows="model"),
     Row("streamEvents", LIST_CRUMBS, queries=_streamed_by, shows="crumb"),
     Row("saveSelector", SAVE_SELECTOR, body=lambda target: _SELECTOR),
     Row("listSelectors", LIST_SELECTORS, shows="selector"),
@@ -539,14 +597,27 @@ _CONTEXTS: tuple[Row, ...] = (
         queries=lambda target: [{}, {"parts": "true"}],
         shows="trigger",
     ),
+    Row(
+        "getReceipt",
+        READ_CONTEXT,
+        id="proof",
+        queries=lambda target: [{}, {"verify": "true"}],
+        shows="trigger",
+    ),
+    Row("replayAnswer", REPLAY, id="proof", body=lambda target: {}),
     Row("previewContext", without(READ_SESSION, "adkann", "again", "holder"), body=_preview, shows="trigger"),
+    Row("testContextConfig", READ_SESSION, body=_test),
     Row("listContextConfigs", READ_CONFIGS, shows="config"),
     Row("checkContextConfig", READ_PUBLIC, body=lambda target: {"text": "{}"}),
     Row("contextConfigSchema", READ_PUBLIC),
     Row("contextConfigValues", READ_CONFIGS),
     Row("listModels", READ_PUBLIC),
+    Row("listAnsweringAgents", READ_PUBLIC),
     Row("readContextConfig", without(READ_CONFIGS, "far")),
     Row("replaceContextConfig", WRITE_CONFIG_FILE, body=lambda target: {"text": "{}"}),
+    Row("contextConfigLog", without(READ_CONFIGS, "far")),
+    Row("pastContextConfig", READ_PAST_CONFIG, names={"digest": "0123456789abcdef"}),
+    Row("rollBackContextConfig", ROLL_BACK_CONFIG, body=lambda target: {"digest": "0123456789abcdef"}),
 )
 
 _ADK: tuple[Row, ...] = (

@@ -25,8 +25,11 @@ import orjson
 import pytest
 import redis
 
+from breadcrumbs.agents.receipts import encode_digest, parts_digest
 from breadcrumbs.composition.http_server import ServerServices, assembled_services
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.web_page import WebPage
 from tests.contexts.support import SHIPPED, book_of, building, document
@@ -87,7 +90,7 @@ class Target:
     name: str
     owner: UUID = OWNER
     ids: Mapping[str, str] = field(default_factory=dict)
-    """Kind of id (session, crumb, message, context, selector, agent, tenant, letter, user, adk) -> the id."""
+    """Kinds of ids: session, crumb, message, context, rated, proof, selector, agent, tenant, letter, user, adk."""
 
     def __getitem__(self, kind: str) -> str:
         return self.ids[kind]
@@ -103,7 +106,7 @@ class Target:
 
 def unknown_target() -> Target:
     """Return a target whose ids do not exist."""
-    uuids = ("crumb", "message", "context", "selector", "agent", "tenant", "letter")
+    uuids = ("crumb", "rated", "message", "context", "proof", "selector", "agent", "tenant", "letter")
     names = ("session", "user", "adk")
     return Target(
         "unknown",
@@ -277,6 +280,7 @@ async def written_template(url: str, folder: Path) -> Template:
         ping_interval=0.02,
         hygiene_interval=3600,
         context_config=folder / "context.json",
+        model="offline",
     )
     server, namespace = redis.Redis.from_url(url), f"w{secrets.token_hex(6)}"
     try:
@@ -312,6 +316,7 @@ class _Writer:
         await self._adk("adkbob", "bob", "b1", CURATOR)
         await self._adk("adkfar", "zoe", "z1", FOREIGN)
         await self._principals()
+        await self._feedback()
         await self._selectors()
         await self._records()
         await self._contexts()
@@ -363,7 +368,13 @@ class _Writer:
             "POST", "/breadcrumbs", who, {"schema_name": "agent.error.v1", "tags": tags, "context": error}
         )
         crumb = await self._crumb(name, tags, who)
-        self._note(name, owner, session=session, user=user, message=message, crumb=crumb)
+        creator = {"type": "agent", "agent_id": "assistant", "model": marker("model", name)}
+        answer = {"message": marker("answer", name), "trigger_id": crumb, "creator": creator}
+        response = {"schema_name": "agent.response.v1", "tags": tags, "context": answer}
+        made = await self._do("POST", "/breadcrumbs", who, response)
+        self._note(
+            name, owner, session=session, user=user, message=message, crumb=crumb, rated=str(made["id"])
+        )
 
     async def _more_state(self) -> None:
         """Write state of the session `own` that some readers of the session must not see."""
@@ -441,6 +452,20 @@ class _Writer:
             await self._do("DELETE", f"/sessions/s-{kind}", CURATOR)
         await self._session("again", "s-again", "ann", CURATOR)
 
+    async def _feedback(self) -> None:
+        """Rate an answer of each session: as ann in her sessions, otherwise as the curator."""
+        for name, kind in (
+            ("own", "user"),
+            ("ann2", "user"),
+            ("again", "user"),
+            ("bob", "curator"),
+            ("nouser", "curator"),
+            ("far", "foreign"),
+        ):
+            path = f"/breadcrumbs/{self.targets[name]['rated']}/feedback"
+            body = {"rating": "down", "note": marker("note", name)}
+            await self._do("PUT", path, self.principals[kind], body)
+
     async def _selectors(self) -> None:
         for name, kind in SELECTORS.items():
             saved = await self._do(
@@ -480,8 +505,36 @@ class _Writer:
                 context = await builder.say(
                     marker("trigger", name), target.session, owner=target.owner, tags=("build", *user)
                 )
-                self._note(name, context=str(context.id))
+                self._note(name, context=str(context.id), proof=await self._proven_answer(name, context))
+        self._note("nocontext", proof=self.targets["free"]["crumb"])
         self._note("context", crumb=self.targets["own"]["context"])
+
+    async def _proven_answer(self, name: str, context: Breadcrumb) -> str:
+        """Write an answer with a receipt like an agent runner."""
+        store, owner = self.parts.store, context.owner_id
+        setup = {
+            "agent_id": "tester",
+            "kind": "model",
+            "dialect": {"model": "m", "stream": False, "omit": []},
+            "system_prompt": marker("prompt", name),
+        }
+        digest = await Archive(store).keep(owner, "setup", setup)
+        receipt = {
+            "setup": encode_digest(bytes.fromhex(digest)),
+            "context": encode_digest(parts_digest(context.context["parts"])),
+            "calls": [{"request": encode_digest(bytes(32))}],
+        }
+        fields = {
+            "message": "answer",
+            "trigger_id": context.context["trigger_id"],
+            "creator": {"type": "agent", "agent_id": "tester"},
+            "context_id": str(context.id),
+            "context_version": context.version,
+            "model_receipt": receipt,
+        }
+        tags = [tag for tag in context.tags if tag.startswith(("session:", "user:"))]
+        new = {"schema_name": "agent.response.v1", "title": "answer", "tags": tags, "context": fields}
+        return str((await store.create(owner, BreadcrumbCreate.parse(new))).id)
 
     async def _dead_letters(self) -> None:
         """Write dead letters like a worker after its last attempt."""

@@ -88,7 +88,8 @@ class Checker:
 
     @property
     def changes(self) -> bool:
-        return self.method != "GET" and self.row.operation not in ("previewContext", "checkContextConfig")
+        reading = ("previewContext", "testContextConfig", "checkContextConfig")
+        return self.method != "GET" and self.row.operation not in reading
 
     async def run(self, principals: Iterable[str] = PRINCIPALS) -> None:
         for principal in principals:

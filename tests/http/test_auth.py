@@ -175,6 +175,7 @@ async def test_nulls_in_a_token_request_are_ignored(site: Site) -> None:
 
 PROTECTED = [
     ("GET", "/models"),
+    ("GET", "/agents/answering"),
     ("GET", "/sessions"),
     ("POST", "/sessions"),
     ("GET", f"/sessions/{DEVELOPER}"),
@@ -197,6 +198,11 @@ PROTECTED = [
     ("GET", f"/breadcrumbs/{DEVELOPER}/history"),
     ("PATCH", f"/breadcrumbs/{DEVELOPER}"),
     ("DELETE", f"/breadcrumbs/{DEVELOPER}"),
+    ("PUT", f"/breadcrumbs/{DEVELOPER}/feedback"),
+    ("GET", f"/breadcrumbs/{DEVELOPER}/feedback"),
+    ("DELETE", f"/breadcrumbs/{DEVELOPER}/feedback"),
+    ("GET", "/feedback"),
+    ("GET", "/feedback/counts"),
     ("GET", "/events/stream"),
     ("POST", "/subscriptions/selectors"),
     ("GET", "/subscriptions/selectors"),

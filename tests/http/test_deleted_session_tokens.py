@@ -60,12 +60,13 @@ async def test_reads_and_writes_in_the_next_session_of_that_name_are_refused(
     assert message["text"] == "not for the old token"
 
 
-async def test_while_there_is_no_session_reads_find_nothing_and_writes_are_refused(keyed: Site) -> None:
+async def test_while_there_is_no_session_reads_and_writes_are_refused_alike(keyed: Site) -> None:
     await say(keyed, "s", "hi", EVERYTHING)
     old = await keyed.token(KEY, session_id="s")
     await keyed.client.delete("/sessions/s", headers=EVERYTHING)
-    problem(await keyed.client.get("/sessions/s", headers=old), 404, "not-found")
-    assert (await keyed.client.get("/sessions", headers=old)).json()["sessions"] == []
+    for path in READS:
+        answer = await keyed.client.get(path, headers=old)
+        assert "new token" in problem(answer, 401, "unauthenticated")["detail"], path
     for method, path, body in WRITES:
         problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
     assert await keyed.count(OWNER) == 0
@@ -83,7 +84,7 @@ async def test_a_token_for_a_new_session_lists_no_messages(keyed: Site) -> None:
     await say(keyed, "s", "hi", new)
     assert len((await keyed.client.get("/sessions/s/messages", headers=new)).json()["messages"]) == 1
     await keyed.client.delete("/sessions/s", headers=EVERYTHING)
-    problem(await keyed.client.get("/sessions/s/messages", headers=new), 404, "not-found")
+    problem(await keyed.client.get("/sessions/s/messages", headers=new), 401, "unauthenticated")
     renewed = await keyed.token(KEY, session_id="s")
     assert (await keyed.client.get("/sessions/s/messages", headers=renewed)).json() == empty
 

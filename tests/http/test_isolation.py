@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.context_builder.http.context_tests import routes as CONTEXT_TESTS
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -537,7 +538,7 @@ async def intrude(site: Site, narrowed: dict[str, str]) -> None:
     before = await everything_of_hers(site, hers)
     # Reads follow writes, to show their effects. Deletes are last, so that reads find data.
     order = ["POST", "PUT", "PATCH", "GET", "DELETE"]
-    operations = (*OPERATIONS, *ADK_SESSIONS, *CONTEXTS)
+    operations = (*OPERATIONS, *ADK_SESSIONS, *CONTEXTS, *CONTEXT_TESTS)
     for operation in sorted(operations, key=lambda operation: order.index(operation.method)):
         for path in hers.paths(operation):
             for query in queries(operation):
@@ -567,7 +568,9 @@ async def intrude(site: Site, narrowed: dict[str, str]) -> None:
 async def test_no_operation_shows_or_changes_data_of_another_user(
     embedded_server: EmbeddedServer, narrowed: dict[str, str]
 ) -> None:
-    async with running_site(embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS)) as site:
+    async with running_site(
+        embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS, *CONTEXT_TESTS)
+    ) as site:
         await intrude(site, narrowed)
 
 
@@ -606,6 +609,8 @@ async def test_the_test_of_every_operation_fails_when_isolation_is_removed(
     take_down: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     take_down(monkeypatch)
-    async with running_site(embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS)) as site:
+    async with running_site(
+        embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS, *CONTEXT_TESTS)
+    ) as site:
         with pytest.raises(AssertionError):
             await intrude(site, NARROWED["user"])

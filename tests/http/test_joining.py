@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -290,6 +291,35 @@ async def test_a_message_that_is_deleted_between_two_attempts_leaves_no_text(sta
             await team.store.delete(team.owner, found.id)
         await eventually(lambda: has_keys(site, 0), "the text of the deleted message is still there")
         assert len(model.requests) == 1
+
+
+async def test_a_client_that_joins_a_long_answer_gets_all_of_it_in_parts(standalone_server: Any) -> None:
+    """The text is nearly as long as an answer can be (1 MiB)."""
+    pieces = [f"{number:07} " * 4_000 for number in range(32)]
+    steps: list[str | float | Exception] = [step for piece in pieces for step in (piece, 0.01)]
+    text = "".join(pieces)
+    model = Writing([*steps, 1.2, "{wait}", "end"])
+    async with chatting(standalone_server.url, model) as (site, team):
+        await team.say("s", "Hello")
+        await model.waits.wait()
+        for _ in range(2):
+            async with site.stream(session_id="s") as stream:
+                shown = Shown()
+                with anyio.fail_after(10):
+                    while len(shown.text) < len(text):
+                        shown.add(await stream.next(kind=DELTA, within=3))
+                        assert text.startswith(shown.text)
+                lengths = [0, *map(len, shown.history)]
+                assert max(b - a for a, b in itertools.pairwise(lengths)) <= 1 << 18
+        async with site.stream(session_id="s") as stream:
+            shown = Shown()
+            shown.add(await stream.next(kind=DELTA, within=3))
+            model.go_on()
+            outcome = await show_until_outcome(stream, shown)
+        answer = outcome["context"]["message"]
+        assert answer == text + "end"
+        assert all(answer.startswith(shown_text) for shown_text in shown.history)
+        assert await running_keys(site) == []
 
 
 async def test_a_long_answer_is_shown_as_a_whole_and_saved_in_part(

@@ -12,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from breadcrumbs.proofs.replay_http import ReplayRoutes
 from breadcrumbs.runtime.http import app
 from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
@@ -131,7 +132,8 @@ def test_every_example_is_valid(operation: Any) -> None:
 
 def test_every_problem_is_documented_somewhere() -> None:
     """Two problems belong to no operation: internal errors and unknown methods."""
-    found = {kind for operation in OPERATIONS for kind in operation.problems}
+    served = (*OPERATIONS, *ReplayRoutes("no models").operations)
+    found = {kind for operation in served for kind in operation.problems}
     assert {kind.name for kind in set(PROBLEM_TYPES) - found} == {"internal", "method-not-allowed"}
 
 

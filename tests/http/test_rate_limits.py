@@ -243,6 +243,8 @@ def test_every_route_uses_the_budget_of_its_class() -> None:
         ("POST", "/breadcrumbs"),
         ("PATCH", "/breadcrumbs/{id}"),
         ("DELETE", "/breadcrumbs/{id}"),
+        ("PUT", "/breadcrumbs/{id}/feedback"),
+        ("DELETE", "/breadcrumbs/{id}/feedback"),
         ("POST", "/sessions/{id}/messages"),
     }
     for one in OPERATIONS:

@@ -122,6 +122,18 @@ async def test_a_complete_fork_contains_tools_but_no_errors_and_no_contexts(site
         assert note.context["about"] == [copies[2]["id"]]
 
 
+async def test_nested_ids_in_keys_of_the_runtime_are_those_of_the_copies(site: Site) -> None:
+    first = await site.post(schema_name=MESSAGE, tags=["session:s"], context={"message": "one"})
+    context = {"answers": [[first["id"]], {"id": first["id"]}], "data": {"id": first["id"]}}
+    await site.post(schema_name="note.v1", tags=["session:s"], context=context)
+    fork = (await site.client.post("/sessions/s/fork")).json()
+    crumbs = [crumb async for crumb in site.store.walk(DEVELOPER, Query(session_id=fork["id"]))]
+    (note,) = [crumb for crumb in crumbs if crumb.schema_name == "note.v1"]
+    (copy,) = [crumb for crumb in crumbs if crumb.schema_name == MESSAGE]
+    assert note.context["answers"] == [[copy.id_text], {"id": copy.id_text}]
+    assert note.context["data"] == {"id": first["id"]}, "nested data of the author is not changed"
+
+
 async def test_a_fork_keeps_state_changes_of_adk_events(site: Site) -> None:
     for delta in ({"a": None, "b": 1}, {"c": 2}):
         await site.post(schema_name="adk.event.v1", tags=["session:s"], context={"state_delta": delta})

@@ -733,6 +733,18 @@ async def test_a_stream_ends_with_its_token(guarded: Live) -> None:
         assert (await stream.next())["breadcrumb_id"] == missed
 
 
+@pytest.mark.parametrize(
+    "name", ["schema_name", "session_id", "filters", "agent_id", "last_event_id", "token", "access_token"]
+)
+async def test_a_stream_refuses_a_repeated_parameter_that_has_one_value(guarded: Live, name: str) -> None:
+    token = await _token(guarded, KEY)
+    first = token if "token" in name else "a"
+    query: Any = [("token", token)] * ("token" not in name) + [(name, first), (name, first)]
+    async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:
+        answer = await client.get("/events/stream", params=query, timeout=5)
+        assert answer.status_code == 422 and f"{name} must not be repeated" in answer.text, answer.text
+
+
 async def test_a_stream_needs_a_valid_token(guarded: Live) -> None:
     writer = await _token(guarded, KEY, roles=["emitter"])
     async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:

@@ -25,7 +25,7 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox
-from breadcrumbs.agents.turn import AgentTurns
+from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
@@ -161,7 +161,7 @@ def compose(
     refresher = ContextBuilder(answering, runner_configs)
     builder = ContextBuilder(store, book)
 
-    async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
+    async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> Gathered:
         sources, triggers = definition.sources, definition.triggers
         return await gather_parts(answering, sources, trigger, triggers=triggers, hints=hints)
 

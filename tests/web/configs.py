@@ -76,6 +76,13 @@ class Server:
         explained: dict[str, Any] = reply.json()
         return explained
 
+    def receipt(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the receipt of an answer."""
+        reply = self.client.get(f"/breadcrumbs/{answer['id']}/receipt")
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
     def put(self, document: Any) -> None:
         """Replace the config file through the API. It takes effect at once."""
         reply = self.client.put("/contexts/config", json={"text": format_json(document)})

@@ -112,6 +112,10 @@ def lines(page: Page) -> Any:
     return page.locator("#log li")
 
 
+def test_the_documented_page_has_40_lines() -> None:
+    assert len(documented_page().splitlines()) <= 40
+
+
 async def test_the_documented_page_chats_resumes_and_renews_its_token(
     backend: Backend, open_window: OpenWindow
 ) -> None:

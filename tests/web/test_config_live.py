@@ -243,7 +243,7 @@ async def test_fields_are_offered_after_a_quote_and_values_after_a_field(
     await expect_ready(page)
     offered = page.locator(".config-code .cm-tooltip-autocomplete li")
     await type_at(page, '{"sources": [{"key": "x", "fetch": {|}}]}', '"')
-    await expect(offered).to_have_text(['"conversation_scope"', '"limit"', '"method"'])
+    await expect(offered).to_have_text(['"conversation_scope"', '"keep"', '"limit"', '"method"'])
     await page.keyboard.type("conv", delay=20)
     await expect(offered).to_have_text(['"conversation_scope"'])
     await page.wait_for_timeout(100)

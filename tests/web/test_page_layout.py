@@ -48,7 +48,13 @@ async def test_a_phone_shows_names_of_pages_and_agents_and_a_full_size_sessions_
 
 async def test_no_page_is_wider_than_a_phone(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     page = await open_window(chat_url(crumb_up.url), **PHONE)
-    names = {"chat": "Chat", "board": "Blackboard", "config": "Config", "operations": "Operations"}
+    names = {
+        "chat": "Chat",
+        "board": "Blackboard",
+        "config": "Config",
+        "feedback": "Feedback",
+        "operations": "Operations",
+    }
     for place, name in names.items():
         await page.goto(f"{crumb_up.url}/#/{place}")
         await expect(page.locator(".bar nav a[aria-current]")).to_have_text(name)

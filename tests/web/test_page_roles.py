@@ -74,6 +74,18 @@ async def test_a_wrong_key_is_refused_with_the_right_advice(keyed: CrumbUp, open
     await expect(dialog.get_by_role("alert")).to_contain_text("Enter an API key or a new token.")
 
 
+@pytest.mark.parametrize("width", [390, 360, 320])
+async def test_the_identity_menu_does_not_cover_the_navigation_on_a_phone(
+    keyed: CrumbUp, open_window: OpenWindow, width: int
+) -> None:
+    page = await open_window(chat_url(keyed.url), viewport={"width": width, "height": 700})
+    await sign_in(page, key_of("writer"))
+    navigation = page.locator(".bar nav")
+    await expect(navigation).to_be_visible()
+    needed, available = await navigation.evaluate("e => [e.scrollWidth, e.clientWidth]")
+    assert needed <= available
+
+
 async def test_the_identity_menu_shows_the_roles_and_signs_out(
     keyed: CrumbUp, open_window: OpenWindow
 ) -> None:

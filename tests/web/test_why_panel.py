@@ -174,7 +174,7 @@ async def test_an_answer_with_a_deleted_or_missing_context_reports_it(
     server.client.delete(f"/breadcrumbs/{answer['context']['context_id']}")
     page = await open_window(chat.chat_url(server.url, session))
     await page.get_by_role("button", name="Why this answer?").click()
-    await expect(page.locator(".chat-why").get_by_role("alert")).to_contain_text("has expired")
+    await expect(page.locator(".chat-why").get_by_role("alert")).to_contain_text("was deleted")
     await page.keyboard.press("Escape")
 
     server.post("agent.response.v1", tags=[f"session:{session}"], context={"message": "out of the blue"})

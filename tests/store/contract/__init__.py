@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.store.contract.archive import Archiving
 from tests.store.contract.bounds import Bounds
 from tests.store.contract.creating import Creating
 from tests.store.contract.deleting import Deleting
@@ -12,6 +13,7 @@ from tests.store.contract.isolation import Isolation
 from tests.store.contract.listing import Listing
 from tests.store.contract.opening import Opening
 from tests.store.contract.quotas import WithQuotas
+from tests.store.contract.reducing import Reducing
 from tests.store.contract.running_answers import RunningAnswers
 from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
@@ -33,5 +35,7 @@ class StoreContract(
     Opening,
     Bounds,
     WithQuotas,
+    Archiving,
+    Reducing,
 ):
     """All of it."""

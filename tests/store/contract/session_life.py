@@ -277,10 +277,10 @@ class SessionLife(Contract):
         await store.create(ALICE, about("s", SESSION_RECORD, title="old", user_id="u", state_delta={"a": 1}))
         edited = await store.create(ALICE, delta("s", b=2, a=None))
         await store.update(ALICE, edited.id, change(context={"state_delta": {"b": "corrected"}}))
-        await store.create(ALICE, about("s", title="new", active=False, model="big"))
+        await store.create(ALICE, about("s", title="new", active=False, model="big", agent="poet"))
         await store.create(ALICE, crumb("hello", session="s"))
         facts = await sessions.get(ALICE, "s", first_message=True)
-        assert facts.about.model == "big"
+        assert (facts.about.model, facts.about.agent) == ("big", "poet")
         lines = [
             export_import.encode(one, (await store.history(ALICE, one.id))[1:])
             async for one in store.walk(ALICE, Query())

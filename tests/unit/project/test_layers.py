@@ -51,6 +51,7 @@ SURFACES: Final = (
     "breadcrumbs.composition",
     "breadcrumbs.context_builder",
     "breadcrumbs.context_builder.http",
+    "breadcrumbs.proofs",
 )  # fmt: skip
 """Packages whose `__all__` lists the modules that other packages may import."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import breadcrumbs
-from breadcrumbs.runtime.http.routes import system
+from breadcrumbs.runtime.version import VERSION
 from tests.support.release_version import JSON_FILES, ROOT, project_version, repeated_versions, set_version
 
 PACKAGES = ("agents", "breadcrumbs", "config", "context_builder", "runtime", "web")
@@ -18,7 +18,7 @@ PACKAGES = ("agents", "breadcrumbs", "config", "context_builder", "runtime", "we
 def test_the_package_and_the_server_report_the_version_of_the_project() -> None:
     assert version("breadcrumbs") == project_version(), "reinstall the package: pip install --editable ."
     assert breadcrumbs.__version__ == project_version()
-    assert project_version() == system.VERSION
+    assert project_version() == VERSION
 
 
 @pytest.mark.parametrize(("place", "found"), list(repeated_versions()))

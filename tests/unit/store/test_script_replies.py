@@ -30,6 +30,7 @@ from breadcrumbs.runtime.store.script_replies import (
     CreateReply,
     DeleteReply,
     ImportReply,
+    ReduceReply,
     Reply,
     UpdateReply,
     decode_close,
@@ -49,6 +50,7 @@ OWNER, ID, OTHER_ID = (UUID(int=number) for number in (1, 2, 3))
         ("commit", CommitReply),
         ("close", CloseReply),
         ("announce", AnnounceReply),
+        ("reduce", ReduceReply),
     ],
 )
 def test_the_header_of_a_script_lists_its_codes_by_name(script: str, codes: type[IntEnum]) -> None:
