@@ -11,8 +11,10 @@ const MAX_SHOWN_LENGTH = 30_000;
 
 /** @typedef {import("./conversation.js").Entry} Entry */
 /**
- * A list item. `key` identifies it, and `mark` changes whenever it has to be rendered again.
- * @typedef {{key: string, mark: string, make: () => HTMLElement}} Item
+ * A list item. `key` identifies it, and `mark` changes whenever it has to be rendered again. The footer is its last
+ * child and has its own mark, so that a rating does not replace the text above it.
+ * @typedef {{mark: string, make: () => HTMLElement}} Footer
+ * @typedef {{key: string, mark: string, make: () => HTMLElement, footer?: Footer}} Item
  */
 /**
  * @typedef {{note?: string, canRetry?: boolean, canDetach?: boolean, feedback?: import("./feedback.js").RatingState}} EntryState
@@ -26,10 +28,12 @@ const MAX_SHOWN_LENGTH = 30_000;
  * @property {import("./feedback.js").RatingActions} feedback
  */
 
+/** @typedef {{mark: string, element: HTMLElement}} ShownFooter */
+
 /** A list that replaces only changed items, so that selection, focus and open details are kept. */
 export class EntryList {
   #list = byId("entries");
-  /** @type {Map<string, {mark: string, element: HTMLElement}>} */
+  /** @type {Map<string, {mark: string, element: HTMLElement, footer?: ShownFooter}>} */
   #shown = new Map();
 
   /** @param {Item[]} items */
@@ -38,15 +42,16 @@ export class EntryList {
     this.#shown = new Map();
     /** @type {ChildNode | null} */
     let place = this.#list.firstChild;
-    for (const { key, mark, make } of items) {
+    for (const { key, mark, make, footer } of items) {
       const known = before.get(key);
       const element = known?.mark === mark ? known.element : make();
+      const shownFooter = showFooter(element, element === known?.element ? known.footer : undefined, footer);
       if (known && known.element !== element) {
         if (place === known.element) place = known.element.nextSibling;
         known.element.remove();
       }
       before.delete(key);
-      this.#shown.set(key, { mark, element });
+      this.#shown.set(key, { mark, element, footer: shownFooter });
       if (element === place) place = place.nextSibling;
       else this.#list.insertBefore(element, place);
     }
@@ -55,22 +60,42 @@ export class EntryList {
 }
 
 /**
- * @param {Entry} entry
- * @param {EntryState} state
- * @param {Actions} actions
- * @returns {Item}
+ * Replace the footer of an item if it has changed.
+ * @param {HTMLElement} item
+ * @param {ShownFooter | undefined} shown
+ * @param {Footer | undefined} wanted
+ * @returns {ShownFooter | undefined}
  */
-export function entryItem(entry, state, actions) {
-  return {
-    key: entry.id,
-    mark: JSON.stringify([entry.version, state]),
-    make: () => makeEntry(entry, state, actions),
-  };
+function showFooter(item, shown, wanted) {
+  if (shown?.mark === wanted?.mark) return shown;
+  shown?.element.remove();
+  if (!wanted) return undefined;
+  const element = wanted.make();
+  item.append(element);
+  return { mark: wanted.mark, element };
 }
 
 /**
  * @param {Entry} entry
  * @param {EntryState} state
+ * @param {Actions} actions
+ * @returns {Item}
+ */
+export function entryItem(entry, { feedback, ...state }, actions) {
+  return {
+    key: entry.id,
+    mark: JSON.stringify([entry.version, state]),
+    make: () => makeEntry(entry, state, actions),
+    footer: feedback && {
+      mark: JSON.stringify(feedback),
+      make: () => ratingButtons(entry.id, feedback, actions.feedback),
+    },
+  };
+}
+
+/**
+ * @param {Entry} entry
+ * @param {Omit<EntryState, "feedback">} state
  * @param {Actions} actions
  */
 function makeEntry(entry, state, actions) {
@@ -91,7 +116,6 @@ function makeEntry(entry, state, actions) {
         entry.reasoning &&
           h("details", { class: "reasoning" }, h("summary", {}, h("span", {}, "Reasoning")), words(entry.reasoning)),
         rich(entry.text),
-        state.feedback && ratingButtons(entry.id, state.feedback, actions.feedback),
       );
     case "error":
       if (entry.cancelled) {

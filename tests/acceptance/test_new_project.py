@@ -21,6 +21,7 @@ from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings.settings import DEVELOPER, load_settings
 from tests.support.commands import CRUMB, ask, environment, server
+from tests.support.servers import free_port
 
 FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.py", ".gitignore"]
 
@@ -28,6 +29,7 @@ FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.p
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRUMB_PORT", str(free_port()))  # commands must not find the server of another test
     for name in ("CRUMB_CONFIG", "CRUMB_API_KEYS", "CRUMB_LAUNCHER", "CRUMB_HOST"):
         monkeypatch.delenv(name, raising=False)
 

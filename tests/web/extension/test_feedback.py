@@ -19,8 +19,11 @@ async def test_an_answer_is_rated_in_the_panel(chrome: Chrome, board: Blackboard
     panel = await chrome.panel(session)
     await say(panel, "Hello")
     await expect(answers(panel)).to_have_count(1)
+    await answers(panel).locator(".rich").evaluate("(text) => { text.dataset.kept = 'yes'; }")
     await panel.get_by_role("button", name=BAD).click()
     await expect(panel.get_by_role("button", name=BAD)).to_have_attribute("aria-pressed", "true")
+    # A rating does not render the text again: a selection in it is kept.
+    await expect(answers(panel).locator(".rich")).to_have_attribute("data-kept", "yes")
     note = panel.get_by_label("Note on your feedback")
     await expect(note).to_be_focused()
     assert await serious(panel) == []

@@ -177,13 +177,15 @@ async def test_an_answer_shows_tables_and_strikethrough_and_code_can_be_copied(
     copy = answer.locator("button.copy")
     await expect(answer.locator("del")).to_have_text("old")
     await expect(answer.locator("td")).to_have_text(["1", "2"])
-    await panel.evaluate(
-        "() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }"
+    # The button shows a result for 1.5 s only, so all its labels are recorded.
+    await copy.evaluate(
+        "(button) => { window.labels = [];"
+        " new MutationObserver(() => window.labels.push(button.textContent)).observe(button, {childList: true}); }"
     )
+    await panel.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
     await copy.click()
-    await expect(copy).to_have_text("Copied")
+    await panel.wait_for_function("() => window.labels.join() === 'Copied,Copy'")
     assert await panel.evaluate("() => window.copied") == code
-    await expect(copy).to_have_text("Copy")
     await panel.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('no'); }; }")
     await copy.click()
-    await expect(copy).to_have_text("Not copied")
+    await panel.wait_for_function("() => window.labels.join() === 'Copied,Copy,Not copied,Copy'")
