@@ -13,6 +13,7 @@ from __future__ import annotations
 from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -92,6 +93,7 @@ def _is_context(context: Mapping[str, Any]) -> bool:
     return context.keys() >= _CONTEXT_KEYS
 
 
+@lru_cache(8_192)  # the contexts of a session refer to the same breadcrumbs
 def _short_id(id: str) -> str:
     """Return an id in base64. It is shorter than the usual form, and each turn stores many ids."""
     return b2a_base64(bytes.fromhex(id.replace("-", "")), newline=False)[:SHORT_ID_LENGTH].decode()
