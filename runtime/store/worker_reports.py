@@ -118,9 +118,7 @@ async def list_workers(store: Store, kinds: Sequence[str] | None = None) -> list
 
 async def request_drain(store: Store, worker: ListedWorker) -> None:
     """Ask a worker to finish its turns, release its lanes and end. Repeating this changes nothing."""
-    await store.connection.call(
-        0, b"HSETNX", store.keys.drain_requests(worker.kind), worker.id, store.now()
-    )
+    await store.connection.call(0, b"HSETNX", store.keys.drain_requests(worker.kind), worker.id, store.now())
 
 
 async def remove_old_reports(store: Store, kinds: Sequence[str] | None = None) -> None:
