@@ -24,6 +24,10 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.redaction import log_reason
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
+from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
+from breadcrumbs.runtime.version import VERSION
 from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
@@ -65,11 +69,13 @@ class Worker:
         """Set once the worker has its share of the lanes, or gets the rest when other workers release theirs."""
         self._follower: Follower[Lane] = Follower(reader)
         self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
-        self._lanes = HeldLanes(self.leases, self._liveness, self._follower)
-        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits())
+        self._metrics = WorkerMetrics(handler.kind)
+        self._lanes = HeldLanes(self.leases, self._liveness, self._follower, self._metrics)
+        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits(), self._metrics)
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
         self._stop_requested = anyio.Event()
+        self._stopped_at = 0.0
         self._tasks = TaskSet()
 
     @property
@@ -80,10 +86,19 @@ class Worker:
     def stop(self) -> None:
         """Finish the running turns, release the lanes and end."""
         self._lanes.closed = True
+        self._stopped_at = time.monotonic()
         self._stop_requested.set()
 
     async def run(self) -> None:
         """Take lanes and handle their events until `stop` is called."""
+        log = _log.bind(kind=self.handler.kind, worker=self.name)
+        log.info("worker started", version=VERSION)
+        with self._metrics.observing(self._lanes.gauges):
+            await self._run()
+        seconds = round(time.monotonic() - self._stopped_at, 3)
+        log.info("worker drained", seconds=seconds, unreleased_lanes=len(self._lanes.by_number))
+
+    async def _run(self) -> None:
         try:
             async with TaskSet() as self._tasks, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._liveness.stay_visible)
@@ -108,7 +123,7 @@ class Worker:
             try:
                 await self._lanes.renew_all()
             except StoreError as error:
-                _log.warning("renewing leases failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "renewing leases failed", error, kind=self.handler.kind)
             with anyio.move_on_after(self._renewal_seconds):
                 await self._stop_requested.wait()
 
@@ -121,11 +136,18 @@ class Worker:
                     await self.leases.register()
                     registered = True
                 await self._balance()
-                self.at_work.set()
+                self._note_ready()
             except StoreError as error:
-                _log.warning("balancing lanes failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "balancing lanes failed", error, kind=self.handler.kind)
+            self._lanes.report_changes()
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
                 await self._stop_requested.wait()
+
+    def _note_ready(self) -> None:
+        if not self.at_work.is_set():
+            self.at_work.set()
+            lanes = len(self._lanes.by_number)
+            _log.info("worker ready", kind=self.handler.kind, worker=self.name, lanes=lanes)
 
     async def _balance(self) -> None:
         await self._evict_dead_peers()
@@ -142,9 +164,9 @@ class Worker:
 
     async def _evict_dead_peers(self) -> None:
         for peer in await self._liveness.dead_peers():
-            _log.info("worker died, freeing its lanes", kind=self.handler.kind, worker=peer)
-            await self.leases.evict(peer)
+            freed = await self.leases.evict(peer)
             await self._liveness.forget(peer)
+            _log.warning("worker died", kind=self.handler.kind, worker=peer, freed_lanes=freed)
 
     async def _living_workers(self) -> list[str]:
         now = time.monotonic()
@@ -206,7 +228,7 @@ class Worker:
                     await self._accept(event, lane)
                 pause = _FIRST_READ_PAUSE_SECONDS
             except StoreError as error:
-                _log.warning("reading events failed, retrying", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "reading events failed, retrying", error, kind=self.handler.kind)
                 await anyio.sleep(pause)
                 pause = min(_MAX_READ_PAUSE_SECONDS, pause * 2)
                 self._lanes.follow_again()
@@ -255,7 +277,9 @@ class Worker:
             raise
         except Exception as error:
             # Accept the event, so that it fails visibly in its own session and reading continues for the others.
-            _log.warning("filtering an event failed, accepting it", kind=self.handler.kind, error=repr(error))
+            _log.warning(
+                "filtering an event failed, accepting it", kind=self.handler.kind, error=log_reason(error)
+            )
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
