@@ -9,4 +9,5 @@ __all__ = [
     "export_import",
     "hygiene",
     "overview",
+    "store_values",
 ]

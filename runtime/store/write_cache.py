@@ -45,7 +45,10 @@ class WriteCache:
     def has(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
         """Return whether a breadcrumb is cached, in this version if one is given."""
         entry = self._entries.get((owner, id))
-        return entry is not None and version in (None, entry[0].version)
+        if entry is not None and version in (None, entry[0].version):
+            return True
+        _MISSES.inc()
+        return False
 
     def get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         """Return the cached version if its header matches, else None. `header`: the beginning of the stored body."""

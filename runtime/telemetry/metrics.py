@@ -143,6 +143,11 @@ LEASES_LOST: Final = _counter(
 
 STREAM_CLIENTS: Final = _gauge("breadcrumbs_stream_clients", "Open event streams of clients.")
 
+WAITING_REQUESTS: Final = _gauge(
+    "breadcrumbs_waiting_requests",
+    "Requests that wait for the answer to their message, with or without a stream.",
+)
+
 # The store, as this process sees it
 
 STORE_UP: Final = _gauge(
