@@ -242,9 +242,7 @@ async def _complete(model: Model, prompt: ModelRequest, timed: TimedCall, facts:
 
 
 def _tokens(usage: TokenUsage) -> Tokens:
-    return Tokens(
-        usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens
-    )
+    return Tokens(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
 
 
 def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_ToolUse]:

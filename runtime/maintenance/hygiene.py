@@ -26,6 +26,7 @@ from breadcrumbs.runtime.store.housekeeping import (
     trim_events,
 )
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _log = structlog.get_logger("breadcrumbs.hygiene")
 
@@ -59,7 +60,7 @@ class Hygiene:
                 trimmed += await trim_events(self._store, lane, self._window)
             except StoreError as error:
                 errors += 1
-                _log.warning("hygiene failed in a lane", lane=lane, error=str(error))
+                log_store_error(_log, "hygiene failed in a lane", error, lane=lane)
         duration = (time.perf_counter() - began) * 1000
         report = RunCounts(purged, trimmed, round(duration, 3), errors)
         await self._count_run(report)
@@ -85,4 +86,4 @@ class Hygiene:
         try:
             await count_run(self._store, counts)
         except StoreError as error:
-            _log.warning("counting the hygiene run failed", error=str(error))
+            log_store_error(_log, "counting the hygiene run failed", error)

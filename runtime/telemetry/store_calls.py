@@ -19,14 +19,18 @@ _log = structlog.get_logger("breadcrumbs.store")
 QUIET_SECONDS: Final = 1.0
 """An outage is over when a call succeeds and no call has failed for this long. Links reconnect at different times."""
 
+_FULL_SECONDS: Final = 60.0
+"""Time between two log lines about a full store. Each refused write would be one otherwise."""
+
 _OUTAGE: Final = "unavailable"
+_FULL: Final = "full"
 _REASONS: Final = (
     (
         CommandRefused,
         "refused",
     ),  # a subclass of `StoreUnavailable`: an ACL can forbid one command and allow others
     (StoreUnavailable, _OUTAGE),
-    (StoreFull, "full"),
+    (StoreFull, _FULL),
     (StoreError, "error"),
 )
 
@@ -45,6 +49,8 @@ class StoreCalls:
         self._replied_at: float | None = None
         """Time of the first reply after the last failure."""
         self._failures = 0
+        self._full_at = -_FULL_SECONDS
+        """Time of the last log line about a full store."""
 
     def replied(self, seconds: float) -> None:
         """Count a reply of the store after some seconds."""
@@ -61,6 +67,8 @@ class StoreCalls:
         """Count a failed call. The first failure of an outage is logged."""
         reason = _reason(error)
         self._errors[reason].inc()
+        if reason == _FULL:
+            self._report_full(error)
         if reason != _OUTAGE:
             return
         self._failed_at, self._replied_at = time.monotonic(), None
@@ -71,6 +79,12 @@ class StoreCalls:
             metrics.STORE_UP.set(0)
             metrics.STORE_OUTAGES.inc()
             _log.warning("store lost", reason=str(error))
+
+    def _report_full(self, error: StoreError) -> None:
+        now = time.monotonic()
+        if now - self._full_at >= _FULL_SECONDS:
+            self._full_at = now
+            _log.error("store full", reason=str(error))
 
     def _settle(self) -> None:
         now = time.monotonic()

@@ -295,7 +295,6 @@ def _state_too_large(error: StateTooLarge) -> Reply:
 
 
 def _store_full(error: StoreFull) -> Reply:
-    _log.error("store full", reason=str(error))
     return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
 
 
