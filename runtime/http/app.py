@@ -42,6 +42,7 @@ from breadcrumbs.runtime.http.routes import (
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
 from breadcrumbs.runtime.http.services import Services, StaticDocuments
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.maintenance.store_values import StoreValues
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
@@ -96,6 +97,7 @@ class Application:
             SchemaHints(store),
             hygiene,
             self.metrics,
+            StoreValues(store),
             StaticDocuments(
                 cache(lambda: orjson.dumps(self.document)),
                 cache(lambda: docs.render_page(self.document, settings)),

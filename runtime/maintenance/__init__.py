@@ -10,5 +10,6 @@ __all__ = [
     "hygiene",
     "load_history",
     "overview",
+    "store_values",
     "worker_drain",
 ]
