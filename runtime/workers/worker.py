@@ -8,13 +8,11 @@ commit is one script that checks the lease, writes the result and acknowledges t
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
-import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import anyio
 import anyio.abc
@@ -24,14 +22,20 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_reports import WorkerReport, remove_old_reports
+from breadcrumbs.runtime.telemetry.redaction import log_reason
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
+from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
+from breadcrumbs.runtime.version import VERSION
 from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
-from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.leases import Heartbeat, Leases, NameHolder
 from breadcrumbs.runtime.workers.liveness import Liveness
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import INTERNAL, Handler
 from breadcrumbs.runtime.workers.turn_runner import TurnRunner
+from breadcrumbs.runtime.workers.worker_info import NameInUse, WorkerInfo
 
 _log = structlog.get_logger("breadcrumbs.worker")
 
@@ -55,22 +59,42 @@ class Worker:
         *,
         lease_seconds: float = 6.0,
         limits: TurnLimits | None = None,
-        name: str | None = None,
+        info: WorkerInfo | None = None,
     ) -> None:
         self.store = store
         self.handler = handler
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.leases = Leases(store, handler.kind, self.name, seconds=lease_seconds)
+        self.info = info or WorkerInfo.create()
+        self.leases = Leases(store, handler.kind, self.info.id, seconds=lease_seconds)
         self.at_work = anyio.Event()
         """Set once the worker has its share of the lanes, or gets the rest when other workers release theirs."""
+        self.ended = anyio.Event()
+        """Set when the worker has released its lanes and signed off."""
+        self._report = self.info.first_report(started_at=store.now(), lease_seconds=lease_seconds)
+        self._name_holder: NameHolder | None = None
+        """Worker that had the name of this worker when it was last checked."""
         self._follower: Follower[Lane] = Follower(reader)
-        self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
-        self._lanes = HeldLanes(self.leases, self._liveness, self._follower)
-        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits())
+        self._liveness = Liveness(store, handler.kind, self.info.id, grace=lease_seconds)
+        self._metrics = WorkerMetrics(handler.kind)
+        self._lanes = HeldLanes(self.leases, self._liveness, self._follower, self._metrics)
+        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits(), self._metrics)
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
         self._stop_requested = anyio.Event()
+        self._stopped_at = 0.0
+        self._patience = lease_seconds
+        """Seconds that running turns get to end after `stop`."""
+        self._drain_seconds = (limits or TurnLimits()).drain_seconds
         self._tasks = TaskSet()
+
+    @property
+    def name(self) -> str:
+        """Name that the operator gave, or the id."""
+        return self.info.name
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker finishes its turns and takes no more events."""
+        return self._stop_requested.is_set()
 
     @property
     def lanes(self) -> list[int]:
@@ -78,12 +102,33 @@ class Worker:
         return sorted(self._lanes.by_number)
 
     def stop(self) -> None:
-        """Finish the running turns, release the lanes and end."""
-        self._lanes.closed = True
-        self._stop_requested.set()
+        """Finish the running turns, release the lanes and end.
+
+        Turns that run longer than the duration of a lease are stopped, and another worker repeats them.
+        """
+        if not self.stopping:
+            self._lanes.closed = True
+            self._stopped_at = time.monotonic()
+            self._stop_requested.set()
+
+    def drain(self) -> None:
+        """Finish the running turns, release the lanes and end. Running turns get more time than after `stop`."""
+        if not self.stopping:
+            turns = self._running_turns()
+            _log.info("worker drain requested", kind=self.handler.kind, worker=self.name, turns=turns)
+            self._patience = max(self._patience, self._drain_seconds)
+        self.stop()
 
     async def run(self) -> None:
         """Take lanes and handle their events until `stop` is called."""
+        log = _log.bind(kind=self.handler.kind, worker=self.name)
+        log.info("worker started", version=VERSION)
+        with self._metrics.observing(self._lanes.gauges):
+            await self._run()
+        seconds = round(time.monotonic() - self._stopped_at, 3)
+        log.info("worker drained", seconds=seconds, unreleased_lanes=len(self._lanes.by_number))
+
+    async def _run(self) -> None:
         try:
             async with TaskSet() as self._tasks, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._liveness.stay_visible)
@@ -96,6 +141,7 @@ class Worker:
                 self._tasks.cancel()
         finally:
             self._follower.leave_all()
+            self.ended.set()
 
     # Lanes
 
@@ -108,7 +154,7 @@ class Worker:
             try:
                 await self._lanes.renew_all()
             except StoreError as error:
-                _log.warning("renewing leases failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "renewing leases failed", error, kind=self.handler.kind)
             with anyio.move_on_after(self._renewal_seconds):
                 await self._stop_requested.wait()
 
@@ -117,18 +163,44 @@ class Worker:
         registered = False
         while not self._stop_requested.is_set():
             try:
-                if not registered:
-                    await self.leases.register()
-                    registered = True
-                await self._balance()
-                self.at_work.set()
+                await self._evict_dead_peers()
+                registered = registered or await self.register()
+                if registered:
+                    await self._balance()
+                    self._note_ready()
             except StoreError as error:
-                _log.warning("balancing lanes failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "balancing lanes failed", error, kind=self.handler.kind)
+            self._lanes.report_changes()
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
                 await self._stop_requested.wait()
 
+    async def register(self) -> bool:
+        """Register the kind and the name of this worker.
+
+        Call it again if the store was emptied. Return False if the name belongs to a worker that is probably dead: call
+        it again later. Raise `NameInUse` if that worker is alive.
+        """
+        await self.leases.register()
+        await remove_old_reports(self.store, [self.handler.kind])
+        holder = await self.leases.claim_name(self.info.name)
+        if holder is not None:
+            before, self._name_holder = self._name_holder, holder
+            sent_heartbeat = before is not None and holder.alive_until > before.alive_until
+            if sent_heartbeat or await self._liveness.is_connected(holder.worker):
+                raise NameInUse(
+                    f"a worker of kind {self.handler.kind} with the name {self.info.name} is running: choose another "
+                    "name with --name, or stop it first. crumb workers list shows all workers"
+                )
+            return False
+        return True
+
+    def _note_ready(self) -> None:
+        if not self.at_work.is_set():
+            self.at_work.set()
+            lanes = len(self._lanes.by_number)
+            _log.info("worker ready", kind=self.handler.kind, worker=self.name, lanes=lanes)
+
     async def _balance(self) -> None:
-        await self._evict_dead_peers()
         share = self.leases.lane_share(await self._living_workers())
         missing = share - len(self._lanes.by_number)
         if missing > 0 and not self._stop_requested.is_set():
@@ -142,16 +214,48 @@ class Worker:
 
     async def _evict_dead_peers(self) -> None:
         for peer in await self._liveness.dead_peers():
-            _log.info("worker died, freeing its lanes", kind=self.handler.kind, worker=peer)
-            await self.leases.evict(peer)
+            freed = await self.leases.evict(peer)
             await self._liveness.forget(peer)
+            _log.warning("worker died", kind=self.handler.kind, worker=peer, freed_lanes=freed)
 
     async def _living_workers(self) -> list[str]:
         now = time.monotonic()
         if now - self._last_heartbeat < self._renewal_seconds:
-            return await self.leases.list_workers()
-        self._last_heartbeat = now
-        return await self.leases.heartbeat()
+            living = await self.leases.list_workers()
+        else:
+            self._last_heartbeat = now
+            living = await self._send_heartbeat("running")
+        if self.leases.drain_requested:
+            self.drain()
+        return living
+
+    async def _send_heartbeat(self, state: Literal["running", "draining", "stopped"]) -> list[str]:
+        """Send a heartbeat with a report. The turns that it counts are not counted again."""
+        turns = self._turns
+        answered, failed = turns.answered, turns.failed
+        report, leaving = self._current_report(state).encode(), state == "draining"
+        beat = Heartbeat(report, answered, failed, leaving=leaving, name=self.info.name)
+        living = []
+        if state == "stopped":
+            await self.leases.sign_off(beat)
+        else:
+            living = await self.leases.heartbeat(beat)
+        turns.answered -= answered
+        turns.failed -= failed
+        return living
+
+    def _current_report(self, state: Literal["running", "draining", "stopped"]) -> WorkerReport:
+        lanes = self._lanes.by_number.values()
+        return replace(
+            self._report,
+            lanes=len(lanes),
+            turns=self._running_turns(),
+            waiting=sum(len(queue) for lane in lanes for queue in lane.waiting.values()),
+            state=state,
+        )
+
+    def _running_turns(self) -> int:
+        return sum(len(lane.running) for lane in self._lanes.by_number.values())
 
     def _start_release(self, lane: Lane) -> None:
         lane.closing = True
@@ -160,11 +264,11 @@ class Worker:
     async def _release(self, lane: Lane) -> None:
         """Release a lane when its turns have ended.
 
-        Turns that are still running after the duration of a lease are stopped.
+        Turns that are still running after some time are stopped: after the duration of a lease, or later for a drain.
         """
         lane.drop_waiting()
         if lane.running:
-            with anyio.move_on_after(self.leases.seconds):
+            with anyio.move_on_after(self._patience):
                 await lane.idle.wait()
         lane.stop_turns()
         await self._lanes.give_back(lane)
@@ -172,18 +276,21 @@ class Worker:
     async def _drain(self) -> None:
         """Release all lanes.
 
-        Wait at most one second longer than the duration of a lease. Do not wait for an unavailable store.
+        Wait at most one second longer than running turns have. Do not wait for an unavailable store.
         """
+        next_heartbeat = -float("inf")
         for lane in list(self._lanes.by_number.values()):
             if not lane.closing:
                 self._start_release(lane)
-        with anyio.move_on_after(self.leases.seconds + 1):
+        with anyio.move_on_after(self._patience + 1):
             while self._lanes.by_number:
-                await self._renew_held_lanes()
+                if time.monotonic() >= next_heartbeat:
+                    next_heartbeat = time.monotonic() + self._renewal_seconds
+                    await self._renew_held_lanes()
                 await anyio.sleep(min(0.05, self.leases.seconds / 10))
             try:
-                await self.leases.sign_off()
-                await self._liveness.forget(self.name)
+                await self._send_heartbeat("stopped")
+                await self._liveness.forget(self.info.id)
             except StoreError:
                 pass
 
@@ -192,6 +299,7 @@ class Worker:
             for lane in list(self._lanes.by_number.values()):
                 if self._lanes.holds(lane):
                     await self._lanes.renew(lane)
+            await self._send_heartbeat("draining")
         except StoreError:
             pass
 
@@ -206,7 +314,7 @@ class Worker:
                     await self._accept(event, lane)
                 pause = _FIRST_READ_PAUSE_SECONDS
             except StoreError as error:
-                _log.warning("reading events failed, retrying", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "reading events failed, retrying", error, kind=self.handler.kind)
                 await anyio.sleep(pause)
                 pause = min(_MAX_READ_PAUSE_SECONDS, pause * 2)
                 self._lanes.follow_again()
@@ -255,7 +363,9 @@ class Worker:
             raise
         except Exception as error:
             # Accept the event, so that it fails visibly in its own session and reading continues for the others.
-            _log.warning("filtering an event failed, accepting it", kind=self.handler.kind, error=repr(error))
+            _log.warning(
+                "filtering an event failed, accepting it", kind=self.handler.kind, error=log_reason(error)
+            )
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
