@@ -65,7 +65,7 @@ def crumb_up(python: str = sys.executable) -> Iterator[str]:
             [python, "-m", "breadcrumbs", "up", "--port", "0", "--data", data],
             stdout=subprocess.PIPE,
             cwd=data,  # in this checkout, its packages would have priority over those of `python`
-            env={**os.environ, "CRUMB_LOG_LEVEL": "error"},
+            env={"CRUMB_LOG_LEVEL": "error", **os.environ},  # the environment can set `info` to measure logs
         )
         try:
             assert process.stdout is not None

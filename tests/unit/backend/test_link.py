@@ -13,7 +13,7 @@ import pytest
 
 from breadcrumbs.runtime.backend.address import Address, parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import LinkLost, Multiplexer, ReplyError
+from breadcrumbs.runtime.backend.link import LinkClosed, LinkLost, Multiplexer, ReplyError
 from tests.support.servers import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -419,7 +419,7 @@ class TestOpening:
             await asyncio.sleep(0.05)
             await link.close()
             results = await asyncio.gather(*pending, return_exceptions=True)
-            assert {type(result) for result in results} == {LinkLost}
+            assert {type(result) for result in results} == {LinkClosed}
             with pytest.raises(LinkLost, match="closed"):
                 await link.call(("PING",))
             assert server.connections == 1
