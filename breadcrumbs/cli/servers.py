@@ -50,6 +50,13 @@ LoadOption = Annotated[
     list[str] | None,
     typer.Option("--load", help="Python module with your own agents and tools. Runs only these."),
 ]
+NewStoreOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-store",
+        help="Accept another or an empty store than at the last start. For one start only. [env: CRUMB_NEW_STORE]",
+    ),
+]
 LogLevelOption = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
 ]
@@ -73,6 +80,7 @@ def up(
     redis: RedisOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     context_config: ContextConfigOption = None,
     agents: AgentsOption = None,
     model: ModelOption = None,
@@ -99,6 +107,7 @@ def up(
         data=data,
         redis=redis,
         lanes=lanes,
+        new_store=new_store or None,
         context_config=context_config,
         agents=agents,
         model=model,
@@ -115,6 +124,7 @@ def serve(
     port: PortOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -134,6 +144,7 @@ def serve(
         port=port,
         redis=redis,
         lanes=lanes,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -152,6 +163,7 @@ def build_contexts(
     context_config: ContextConfigOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -172,6 +184,7 @@ def build_contexts(
         data=data,
         context_config=context_config,
         lanes=lanes,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -189,6 +202,7 @@ def run_agents(
     context_config: ContextConfigOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -213,6 +227,7 @@ def run_agents(
         model=model,
         context_config=context_config,
         lanes=lanes,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )

@@ -114,12 +114,8 @@ class Worker:
 
     async def _keep_share(self) -> None:
         """Take and release lanes as workers come and go."""
-        registered = False
         while not self._stop_requested.is_set():
             try:
-                if not registered:
-                    await self.leases.register()
-                    registered = True
                 await self._balance()
                 self.at_work.set()
             except StoreError as error:
@@ -150,8 +146,11 @@ class Worker:
         now = time.monotonic()
         if now - self._last_heartbeat < self._renewal_seconds:
             return await self.leases.list_workers()
+        # Register with each heartbeat: the server can have been restored from a backup without this kind.
+        await self.leases.register()
+        living = await self.leases.heartbeat()
         self._last_heartbeat = now
-        return await self.leases.heartbeat()
+        return living
 
     def _start_release(self, lane: Lane) -> None:
         lane.closing = True
