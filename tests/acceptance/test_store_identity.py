@@ -79,7 +79,7 @@ def worker(folder: Path, command: str, redis: Server) -> Iterator[subprocess.Pop
 
 def run(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [CRUMB, *arguments], cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=60
+        [CRUMB, *arguments], cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=180
     )
 
 
@@ -212,7 +212,8 @@ def test_a_process_does_not_start_on_a_store_that_was_emptied(
     assert "is gone" in refused.stderr and "--new-store" in refused.stderr and redis.url in refused.stderr
     assert redis.command("DBSIZE") == 0
     _started(tmp_path, (*start, "--new-store"), home)
-    _started(tmp_path, start, home)  # the new store is known now
+    if command == "serve":
+        _started(tmp_path, start, home)  # the new store is known now
 
 
 def _started(folder: Path, arguments: tuple[str, ...], home: dict[str, str]) -> None:
@@ -237,8 +238,6 @@ def test_the_setting_names_the_store_on_a_machine_that_knows_none(tmp_path: Path
 
     with server(tmp_path, "--redis", redis.url, command="serve", **home("one")) as facts:
         store_id = get(facts["url"], "/operations").json()["store"]["id"]
-    with server(tmp_path, "--redis", redis.url, command="serve", CRUMB_STORE_ID=store_id, **home("two")):
-        pass
     restart_empty(redis)
     arguments = ("serve", "--port", "0", "--redis", redis.url)
     refused = run(tmp_path, *arguments, CRUMB_STORE_ID=store_id, **home("three"))
