@@ -110,7 +110,9 @@ class Multiplexer:
     def recheck(self) -> None:
         """Verify the connection again before the next command."""
         self._rechecks += 1
-        if self._socket is not None and not self._socket.lost:  # a lost one must not replace a newer connection
+        if (
+            self._socket is not None and not self._socket.lost
+        ):  # a lost one must not replace a newer connection
             self._unverified = self._socket
         self._socket = None
 
