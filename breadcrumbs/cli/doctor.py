@@ -56,6 +56,8 @@ def doctor(
     findings.append(Finding("settings", "ok", "valid"))
     api = _check_api(local_url(settings.host, settings.port) if url is None else url)
     findings.append(api)
+    if api.status == "ok":
+        findings.append(_check_ready(api.details["url"]))
     findings += _check_storage(settings, served=api.status == "ok", fix=fix)
     return _report(findings, as_json)
 
@@ -81,6 +83,24 @@ def _check_api(url: str) -> Finding:
             f"{client.url} answers (version {version})",
             details={"url": client.url, "version": version},
         )
+
+
+def _check_ready(url: str) -> Finding:
+    """Check that the API can use its store, and that it is the store that the process opened."""
+    from breadcrumbs.client.errors import ProblemError, StoreReplaced
+    from breadcrumbs.runtime.maintenance.checks import Finding
+
+    with open_client(url, token="") as client:
+        try:
+            with command_errors(client.url):
+                client.request("GET", "/ready")
+        except StoreReplaced as error:
+            return Finding(
+                "api: store", "wrong", visible(str(error).partition(". ")[0]), StoreReplaced.advice
+            )
+        except (BreadcrumbsError, ProblemError) as error:
+            return Finding("api: store", "wrong", visible(str(error)), "check the Redis server of the API")
+    return Finding("api: store", "ok", "the API can use its store")
 
 
 def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Finding]:
@@ -116,10 +136,18 @@ def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Findi
 
 
 async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool) -> list[Finding]:
-    from breadcrumbs.composition.storage import has_store, open_store
+    from breadcrumbs.composition.storage import expected_identity, open_store, stored_identity
     from breadcrumbs.runtime.maintenance import checks
 
-    if not await has_store(settings, url):
+    found, expected = await stored_identity(settings, url), expected_identity(settings)
+    identity = checks.check_identity(
+        found,
+        expected=None if expected is None else expected.identity,
+        source="" if expected is None else expected.source,
+    )
+    if found is None and identity.status == "wrong":
+        return [identity]
+    if found is None:
         return [
             checks.Finding(
                 "store", "skipped", f"the server answers, but has no store yet: {command()} up creates one"
@@ -129,6 +157,7 @@ async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool)
     store = await open_store(settings.model_copy(update={"lanes": None}), url)
     try:
         return [
+            identity,
             *await checks.check_server(store),
             await checks.check_layout(store, wanted_lanes=settings.lanes),
             await checks.check_scripts(store),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -487,8 +488,8 @@ async def test_a_narrowed_token_lists_only_its_own_session(keyed: Site) -> None:
 # The store behind it
 
 
-async def test_a_store_that_is_down_is_503_with_retry_after_and_comes_back() -> None:
-    with Server() as server:
+async def test_a_store_that_is_down_is_503_with_retry_after_and_comes_back(tmp_path: Path) -> None:
+    with Server(appendonly_dir=tmp_path) as server:
         async with running_site(server.url) as site:
             await site.post(title="before")
             assert (await site.client.get("/ready")).status_code == 200

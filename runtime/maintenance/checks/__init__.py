@@ -12,11 +12,12 @@ from __future__ import annotations
 from breadcrumbs.runtime.maintenance.checks.events import check_events
 from breadcrumbs.runtime.maintenance.checks.expiry import check_expired
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.maintenance.checks.identity import check_identity
 from breadcrumbs.runtime.maintenance.checks.indexes import check_indexes
 from breadcrumbs.runtime.maintenance.checks.layout import check_layout, check_scripts
 from breadcrumbs.runtime.maintenance.checks.machine import check_binary, check_data_directory, check_python
 from breadcrumbs.runtime.maintenance.checks.quotas import check_quotas
-from breadcrumbs.runtime.maintenance.checks.server import check_server
+from breadcrumbs.runtime.maintenance.checks.server import check_server, judge_server, log_server_problems
 from breadcrumbs.runtime.maintenance.checks.sessions import check_sessions
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "check_data_directory",
     "check_events",
     "check_expired",
+    "check_identity",
     "check_indexes",
     "check_layout",
     "check_python",
@@ -32,4 +34,6 @@ __all__ = [
     "check_scripts",
     "check_server",
     "check_sessions",
+    "judge_server",
+    "log_server_problems",
 ]

@@ -1,13 +1,18 @@
-"""Checks of every node of the server: version, persistence, memory and clock."""
+"""Checks of every node of the server: version, persistence, memory, role and clock."""
 
 from __future__ import annotations
 
 import time
 
+import structlog
+
 from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store.lane_counts import read_server_infos
 from breadcrumbs.runtime.store.store import Store
+
+_log = structlog.get_logger("breadcrumbs.store")
 
 OLDEST_SERVER = (7, 0)
 LARGEST_SKEW = 1_000_000
@@ -15,7 +20,7 @@ LARGEST_SKEW = 1_000_000
 
 
 async def check_server(store: Store) -> list[Finding]:
-    """Check version, persistence, memory and clock of every node."""
+    """Check version, persistence, memory, role and clock of every node."""
     findings = []
     lanes = store.connection.node_lanes()
     for lane in lanes:
@@ -25,13 +30,23 @@ async def check_server(store: Store) -> list[Finding]:
         except StoreError as error:
             findings.append(Finding(name, "skipped", f"INFO is not available: {error}"))
             continue
-        findings += [
-            _version(name, info),
-            _persistence(name, info),
-            _memory(name, info),
-            await _clock(store, lane, name),
-        ]
+        findings += [*judge_server(name, info), await _clock(store, lane, name)]
     return findings
+
+
+def judge_server(name: str, info: dict[str, str]) -> list[Finding]:
+    """Judge a server by its INFO. `crumb doctor`, the operations page and the log at a start all use this."""
+    return [_version(name, info), _persistence(name, info), _memory(name, info), _role(name, info)]
+
+
+async def log_server_problems(store: Store) -> None:
+    """Log a warning for each problem of a server that can lose or refuse data, for a process that starts."""
+    lanes = store.connection.node_lanes()
+    for number, info in enumerate(await read_server_infos(store)):
+        name = "server" if len(lanes) == 1 else f"server {number + 1}"
+        for finding in judge_server(name, info):
+            if finding.status == "wrong":
+                _log.warning(f"{finding.check}: {finding.message}", advice=finding.advice)
 
 
 def _version(name: str, info: dict[str, str]) -> Finding:
@@ -100,6 +115,20 @@ def _memory(name: str, info: dict[str, str]) -> Finding:
         "ok",
         f"{used >> 20} MB used, {f'limit {limit >> 20} MB' if limit else 'no limit'}",
         details=details,
+    )
+
+
+def _role(name: str, info: dict[str, str]) -> Finding:
+    check = f"{name}: role"
+    if info.get("role") != "slave":
+        return Finding(check, "ok", "primary")
+    primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+    return Finding(
+        check,
+        "wrong",
+        f"this server is a replica of {primary}: it refuses writes, and its data can be behind",
+        "use the address of the primary, or make this server the primary with REPLICAOF NO ONE",
+        {"primary": primary},
     )
 
 

@@ -120,14 +120,14 @@ function Overview() {
       <div class="ops-inside">
         <header class="ops-head">
           <h1>Operations</h1>
-          {facts && <Health facts={facts} letters={letters?.length ?? deadLetters(facts)} away={problem !== undefined} />}
+          {facts && <Health facts={facts} letters={letters?.length ?? deadLetters(facts)} problem={problem} />}
           <span class="grow" />
           <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Resume (p)" : "Pause (p)"}>
             <Icon name={paused ? "play" : "pause"} />
             {paused ? "Resume" : "Pause"}
           </button>
         </header>
-        {problem !== undefined && <Problem error={problem} />}
+        {problem !== undefined && <Problem error={problem} hasFacts={facts !== undefined} />}
         {facts ? (
           <>
             {warnings(facts).map((text) => (
@@ -180,7 +180,7 @@ function Section({ title, note, children }: { title: string; note: string; child
   );
 }
 
-function Problem({ error }: { error: unknown }) {
+function Problem({ error, hasFacts }: { error: unknown; hasFacts: boolean }) {
   const forbidden = error instanceof ApiError && error.status === 403;
   return (
     <p class="notice bad" role="alert">
@@ -188,7 +188,7 @@ function Problem({ error }: { error: unknown }) {
       <span>
         {forbidden
           ? "This page requires the role curator."
-          : `${messageOf(error)} The data below is outdated. Retrying …`}
+          : `${messageOf(error)} ${hasFacts ? "The data below is outdated. " : ""}Retrying …`}
       </span>
     </p>
   );
@@ -198,9 +198,10 @@ function deadLetters(facts: Facts): number {
   return facts.lanes.reduce((sum, lane) => sum + lane.kinds.reduce((inner, one) => inner + one.dead_letters, 0), 0);
 }
 
-function Health({ facts, letters, away }: { facts: Facts; letters: number; away: boolean }) {
+function Health({ facts, letters, problem }: { facts: Facts; letters: number; problem: unknown }) {
   const count = warnings(facts).length + (letters > 0 ? 1 : 0);
-  if (away) return <span class="badge bad">Unreachable</span>;
+  const replaced = problem instanceof ApiError && problem.problem?.type?.endsWith("#problem-store-replaced");
+  if (problem !== undefined) return <span class="badge bad">{replaced ? "Store replaced" : "Unreachable"}</span>;
   return <span class={`badge ${count ? "warn" : "good"}`}>{count ? plural(count, "warning") : "Healthy"}</span>;
 }
 

@@ -1,5 +1,6 @@
 /** State of the server, and rates computed from two consecutive samples. */
 
+import { sentence } from "@breadcrumbs/client";
 import { client } from "../../lib/server";
 
 export interface Share {
@@ -76,6 +77,7 @@ export interface Facts {
       memory_limit_bytes?: number;
       clients: number;
       commands_per_second: number;
+      findings: { check: string; status: "ok" | "wrong" | "skipped"; message: string; advice?: string }[];
     }[];
   };
   kinds: string[];
@@ -203,10 +205,8 @@ export function warnings(facts: Facts): string[] {
     const behind = facts.lanes.filter((lane) => lane.kinds.some((one) => one.kind === kind && isBehind(one, facts)));
     if (behind.length > 0) found.push(`Workers of kind “${kind}” are behind in lane ${behind.map((lane) => lane.lane).join(", ")}.`);
   }
-  for (const server of facts.store.servers) {
-    if (server.memory_limit_bytes && server.memory_bytes > 0.9 * server.memory_limit_bytes) {
-      found.push("The memory of the store is almost full. When it is full, writes are refused.");
-    }
+  for (const { check, status, message, advice } of facts.store.servers.flatMap((server) => server.findings)) {
+    if (status === "wrong") found.push(`${sentence(`${check}: ${message}`)}${advice ? ` ${sentence(`to fix it, ${advice}`)}` : ""}`);
   }
   return found;
 }
