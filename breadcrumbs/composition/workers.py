@@ -145,9 +145,7 @@ async def agent_worker(
 
         choices = ModelChoices(models)
         offer = choices.offer(_common_model(configured))
-        published = _Published(
-            store, kind or AgentRunner.kind, offer, tuple(describe_agents(configured))
-        )
+        published = _Published(store, kind or AgentRunner.kind, offer, tuple(describe_agents(configured)))
         await published.publish()
         keeping = asyncio.create_task(published.keep())
 
