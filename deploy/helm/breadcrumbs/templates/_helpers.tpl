@@ -103,6 +103,16 @@ spec:
               name: {{ required "set apiKeys.existingSecret to a Secret with API keys, see docs/operations.md" $root.Values.apiKeys.existingSecret }}
               key: {{ $root.Values.apiKeys.existingSecretKey }}
         {{- end }}
+        {{- if eq .portName "metrics" }}
+        - name: CRUMB_METRICS_HOST
+          value: 0.0.0.0
+        - name: CRUMB_METRICS_PORT
+          value: {{ .port | quote }}
+        - name: CRUMB_WORKER_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.name
+        {{- end }}
         {{- if $root.Values.contextConfig }}
         - name: CRUMB_CONTEXT_CONFIG
           value: /etc/breadcrumbs/context-builder-config.json
