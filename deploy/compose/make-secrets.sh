@@ -31,7 +31,7 @@ umask 022
 # The default user may only ping, for the health check. The rights of `crumb` are those of docs/operations.md.
 cat >"$folder/redis-users" <<ACL
 user default on nopass resetkeys resetchannels -@all +ping
-user crumb on #$(sha256 "$redis_password") resetkeys ~bc:* resetchannels &bc:deltas &bc:liveness:* -@all +@read +@write +@scripting +@connection +publish +subscribe +pubsub +time +info
+user crumb on #$(sha256 "$redis_password") resetkeys ~bc:* resetchannels &bc:deltas &bc:liveness:* -@all +@read +@write +@scripting +@connection -@dangerous +publish +subscribe +pubsub +time +info
 user exporter on #$(sha256 "$exporter_password") resetkeys resetchannels -@all +@connection +info +config|get +latency|latest +slowlog|len +slowlog|get
 ACL
 
