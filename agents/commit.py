@@ -13,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Content
 from breadcrumbs.runtime.store.fence import AnswerCancelled, Fence, RequestedAnswer
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnStopped
 from breadcrumbs.runtime.workers.turn import Turn
 
@@ -53,7 +54,7 @@ async def commit(
         except AnswerCancelled as error:
             raise TurnStopped from error
         except STORE_UNAVAILABLE as error:
-            _log.warning("store unavailable, retrying commit", trigger=str(turn.event.id), error=str(error))
+            log_store_error(_log, "store unavailable, retrying commit", error, trigger=str(turn.event.id))
         await anyio.sleep(pause)
         pause = min(_MAX_PAUSE_SECONDS, 2 * pause)
 

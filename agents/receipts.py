@@ -74,6 +74,11 @@ class TimedCall:
         if self._observer is not None:
             self._observer.retrying(reason, seconds)
 
+    @property
+    def first_seconds(self) -> float | None:
+        """Seconds to the first piece, or None if there was none."""
+        return None if self._first is None else self._first - self._began
+
     def times(self) -> tuple[int | None, int]:
         """Return the milliseconds to the first piece, or None, and the milliseconds until now."""
         first = None if self._first is None else round((self._first - self._began) * 1000)

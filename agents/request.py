@@ -12,6 +12,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.state import NO_CHOICES, Choices
+from breadcrumbs.runtime.telemetry.turns import AnswerFacts
 from breadcrumbs.runtime.workers.turn import Turn
 
 
@@ -70,6 +71,11 @@ class AnswerRequest:
     def answer_id(self) -> UUID:
         """The id of the answer. It is the same in each attempt, so a retried turn finds its first answer."""
         return self.turn.derived_id("answer", self.definition.agent_id, self.origin.id)
+
+    @property
+    def facts(self) -> AnswerFacts:
+        """The facts about this answer for metrics and the log. The turn of the agent must have begun."""
+        return self.turn.report.facts(self.definition.agent_id)
 
     @property
     def retried_at(self) -> int:

@@ -175,8 +175,8 @@ class AgentRunner:
         trigger, recent_answers = await read_trigger(self._store, event)
         if trigger is None:
             return  # deleted or expired meanwhile
-        agents = await self._addressed(event, trigger, agents, recent_answers)
-        await self._check_contexts(event, agents)
+        agents = await self._addressed(turn, trigger, agents, recent_answers)
+        await self._check_contexts(turn, agents)
         requests = [
             AnswerRequest.of(turn, agent, trigger, recent_answers.choices)
             for agent in agents
@@ -186,21 +186,21 @@ class AgentRunner:
         self._refused.pop(_event_key(event), None)
 
     async def _addressed(
-        self, event: Event, trigger: Breadcrumb, agents: list[ActiveAgent], recent: RecentAnswers
+        self, turn: Turn, trigger: Breadcrumb, agents: list[ActiveAgent], recent: RecentAnswers
     ) -> list[ActiveAgent]:
         """Return the agents that may answer a trigger: all, or the one that was chosen for the session."""
         if not recent.choices.agent_since:
             return agents
         try:
-            return await self._addressees.select(event, trigger, agents, recent)
+            return await self._addressees.select(turn.event, trigger, agents, recent)
         except AgentUnavailable as error:
-            self._note_failures(event, [error.agent_id])
+            self._note_failures(turn, [error.agent_id])
             raise
 
-    async def _check_contexts(self, event: Event, agents: list[ActiveAgent]) -> None:
+    async def _check_contexts(self, turn: Turn, agents: list[ActiveAgent]) -> None:
         """Raise `TurnFailed` if an agent has no context config. Otherwise the user would wait forever."""
-        if failed := await self._agents_without_contexts(event, agents):
-            self._note_failures(event, failed)
+        if failed := await self._agents_without_contexts(turn.event, agents):
+            self._note_failures(turn, failed)
             names = ", ".join(sorted(failed))
             raise TurnFailed(
                 f"no context config for {names}, so the message cannot be answered: add a config with this "
@@ -221,7 +221,7 @@ class AgentRunner:
             except Exception as error:
                 failures[request.definition.agent_id] = error
         if failures:
-            self._note_failures(turn.event, failures)
+            self._note_failures(turn, failures)
             errors = list(failures.values())
             retryable = [error for error in errors if is_retryable(error)]
             # One retry covers all failed agents, so use the longest pause that any of them requested.
@@ -319,10 +319,12 @@ class AgentRunner:
         """The creator of errors. Runners of different kinds can fail on the same event, and each writes one error."""
         return "agent-runner" if self.kind == AgentRunner.kind else self.kind
 
-    def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
+    def _note_failures(self, turn: Turn, agents: Iterable[str]) -> None:
         if len(self._failed) > _MAX_NOTED_EVENTS:
             self._failed.clear()
-        self._failed[_event_key(event)] = set(agents)
+        failed = self._failed[_event_key(turn.event)] = set(agents)
+        for agent in failed:
+            turn.report.begin(agent)  # an agent can fail before its turn begins
 
     def _failed_agents(self, event: Event) -> set[str]:
         """Return the agents that failed on an event. If they are unknown, return all that it triggers."""

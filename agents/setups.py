@@ -23,6 +23,7 @@ from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 from breadcrumbs.runtime.version import VERSION
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE
 
@@ -116,9 +117,8 @@ class Setups:
                 self._archive.keep(owner, "agent", definition), self._archive.keep(owner, "setup", document)
             )
         except STORE_UNAVAILABLE as error:
-            _log.warning(
-                "store unavailable, setup not archived", agent=setup.definition.agent_id, error=str(error)
-            )
+            agent = setup.definition.agent_id
+            log_store_error(_log, "store unavailable, setup not archived", error, agent=agent)
             return digest
         if len(self._digests) >= _MAX_REMEMBERED:
             self._digests.clear()

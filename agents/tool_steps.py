@@ -22,8 +22,10 @@ from breadcrumbs.agents.models.base import (
     ModelRequest,
     OnDelta,
     PromptMessage,
+    TokenUsage,
     ToolCall,
 )
+from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.receipts import (
     MAX_STORED_CHARACTERS,
@@ -40,8 +42,11 @@ from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.turns import AnswerFacts, Tokens
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
+UNKNOWN_TOOL: Final = "unknown"
+"""Label of calls of tools that the agent does not have. A model can invent any name."""
 PARAGRAPH: Final = "\n\n"
 """Separates the texts before and after a tool call."""
 
@@ -102,6 +107,13 @@ class ToolSteps:
         self._toolbox = toolbox
         self._inherited = inherited
 
+    def model_name(self, agent: ActiveAgent) -> str:
+        """Return the public name of an agent's model. Empty if the agent has no usable model."""
+        try:
+            return public_name(self._model_of(agent).name)
+        except TurnFailed:
+            return ""  # the call of the model reports the reason
+
     async def run(
         self,
         request: AnswerRequest,
@@ -125,7 +137,7 @@ class ToolSteps:
                 timed,
                 prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
             )
-            reply = await model.complete(prompt, timed.write)
+            reply = await _complete(model, prompt, timed, request.facts)
             call = RecordedCall.of(model.name, prompt, reply, timed)
             record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)
@@ -171,6 +183,7 @@ class ToolSteps:
         requested[RECEIPT] = _call_facts(use, requested["input"], call.reply.text)
         await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
         result = await self._result(use)
+        use.request.facts.tool_called(use.name if use.tool is not None else UNKNOWN_TOOL, ok=result.ok)
         response = {
             **common,
             "status": "success" if result.ok else "error",
@@ -214,6 +227,22 @@ class ToolSteps:
             {"schema_name": schema_name, "title": title, "tags": tags, "context": context}
         )
         await commit(self._store, use.request.turn, id, new)
+
+
+async def _complete(model: Model, prompt: ModelRequest, timed: TimedCall, facts: AnswerFacts) -> ModelReply:
+    """Call the model and count the call."""
+    facts.call_started()
+    try:
+        reply = await model.complete(prompt, timed.write)
+    except Exception:
+        facts.call_failed()
+        raise
+    facts.call_ended(timed.first_seconds, None if reply.usage is None else _tokens(reply.usage))
+    return reply
+
+
+def _tokens(usage: TokenUsage) -> Tokens:
+    return Tokens(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
 
 
 def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_ToolUse]:

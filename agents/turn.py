@@ -31,7 +31,7 @@ from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
-from breadcrumbs.agents.receipt_writer import ReceiptWriter, ShownParts
+from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
@@ -43,6 +43,7 @@ from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.notices import Notice
 from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.workers.errors import TurnFailed, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
@@ -102,6 +103,9 @@ class AgentTurns:
             if last:
                 await turn.acknowledge()
             return
+        facts = turn.report.begin(
+            request.definition.agent_id, self._model_name(request), message=request.origin.id
+        )
         await self._check_quota(request.owner)
         turn.requested_at = request.requested_at
         new, content = await self._make_answer(current)
@@ -110,16 +114,25 @@ class AgentTurns:
             await commit(self._store, turn, request.answer_id, new, content, ends=ends)
         except StateTooLarge as error:
             # The text was already streamed, so it is stored. The answer records that its state was refused.
-            agent_id, trigger = request.definition.agent_id, request.origin.id
             _log.warning(
                 "state too large, storing the answer without it",
-                agent=agent_id,
-                trigger=trigger,
-                error=str(error),
+                agent=request.definition.agent_id,
+                session=request.trigger.session_id,
+                trigger=request.origin.id,
+                error=log_reason(error),
             )
             plain = without_state_change(new, error)
             await commit(self._store, turn, request.answer_id, plain, ends=ends)
+        facts.answered = True
         self._failures.pop(request.answer_id, None)
+
+    def _model_name(self, request: AnswerRequest) -> str:
+        """Return the name of the model for metrics and the log, or the kind of an agent without a model."""
+        if request.agent.function is not None:
+            return FUNCTION
+        if request.definition.kind != "model":
+            return request.definition.kind
+        return self._steps.model_name(request.agent)
 
     async def _current_request(
         self, request: AnswerRequest, recent_answers: RecentAnswers
@@ -240,6 +253,7 @@ class AgentTurns:
         if parts is None:
             parts, references = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        request.facts.hidden = [message.content for message in messages if message.role != "system"]
         shown = ShownParts(parts, references)
         async with writer as deltas:
             if (function := request.agent.function) is not None:

@@ -167,6 +167,7 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return
+        facts = turn.report.begin(config.consumer_id, message=str(trigger.id))
         await self._check_quota(trigger.owner_id)
         new = await self._new_version(turn, config, trigger, inputs)
         # Contexts of messages from during the pause get no consumer tag, so they are not answered yet. Messages from
@@ -176,6 +177,7 @@ class ContextBuilder:
             new.tags.append(INTERNAL)
         id = context_id(self._store, config, trigger)
         await self._put(turn, id, new, inputs.previous, acknowledge=last)
+        facts.answered = True
 
     async def _new_version(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs

@@ -18,6 +18,7 @@ import structlog
 
 from breadcrumbs.context_builder.archiving import breadcrumb_source
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_changes import describe_changes
 from breadcrumbs.context_builder.config_checks import (
     MAX_BYTES,
     ConfigComplaint,
@@ -46,6 +47,7 @@ _CHECK_SECONDS: Final = 0.5
 _SETTLED_SECONDS: Final = 0.2
 """A file that was modified less than this ago can be incomplete."""
 
+_MAX_REPORTED: Final = 10_000
 
 TEXT_KEY: Final = "$text"
 """Key of the text in a config breadcrumb. An editor stores it there to keep the layout. It has no effect."""
@@ -95,6 +97,8 @@ class ConfigsInForce:
         """Whether the file has been valid since the start of the process."""
         self._checked_at = float("-inf")
         self._own = OwnDefinitions(store, CONTEXT_CONFIGS)
+        self._overriding: set[tuple[UUID, int]] = set()
+        """Breadcrumbs that were logged as overriding the file, with their versions."""
         self.refused: ConfigError | None = None
         """Errors of the current content of the file, or None if it is valid."""
 
@@ -139,7 +143,29 @@ class ConfigsInForce:
         if not own:
             return shared
         replaced = {config.consumer_id for config in own}
+        self._report_overridden(owner, replaced)
         return tuple(config for config in shared if config.consumer_id not in replaced) + own
+
+    def _report_overridden(self, owner: UUID, replaced: set[str]) -> None:
+        """Log each version of a breadcrumb that replaces a config of the file, once."""
+        for config in self._from_file:
+            consumer = config.consumer_id
+            if consumer not in replaced or (origin := self._own.origin(owner, consumer)) is None:
+                continue
+            version = (origin.id, origin.version)
+            if version in self._overriding:
+                continue
+            if len(self._overriding) >= _MAX_REPORTED:
+                self._overriding.clear()
+            self._overriding.add(version)
+            _log.info(
+                "context config of the file overridden",
+                consumer=consumer,
+                owner=str(owner),
+                breadcrumb=str(origin.id),
+                version=origin.version,
+                file="built-in" if self.path is None else str(self.path),
+            )
 
     def source_of(self, owner: UUID, config: ContextConfig) -> str:
         """Return the source of a config that `get` has returned: a breadcrumb, the path of the file, or "built-in"."""
@@ -185,6 +211,7 @@ class ConfigsInForce:
                 "context config reloaded",
                 file=str(self.path),
                 consumers=[config.consumer_id for config in configs],
+                **describe_changes(self._from_file, configs),
             )
         self._last_content = self.valid_content = raw
         self._was_valid = True

@@ -1,9 +1,9 @@
-"""Writes the pages in docs/reference from the code: models, settings, commands and docstrings.
+"""Writes the pages in docs/reference from the code: models, settings, commands, docstrings and metrics.
 
     .venv/bin/python docs/generate_reference.py            # writes the pages
     .venv/bin/python docs/generate_reference.py --check    # fails if a page differs from the code
 
-Run it after a change of a setting, a command, an agent definition, a context config or a public docstring.
+Run it after a change of a setting, a command, an agent definition, a context config, a metric or a public docstring.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
@@ -29,7 +32,9 @@ import breadcrumbs
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.cli.app import app
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.runtime.http.middleware.metrics import Metrics
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.telemetry import metrics
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
@@ -490,6 +495,57 @@ def _attribute(statement: ast.stmt, following: ast.stmt | None) -> tuple[str, st
     return None
 
 
+# --- Metrics ---------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    sections = [
+        ("HTTP requests", "Only the API has these metrics.", [*Metrics().collect()], HTTP_LABELS),
+        ("Processes", "Every process has these metrics.", _of_registry(metrics.REGISTRY), _labels()),
+        (
+            "The store",
+            "Only the API has these values. It reads them at a scrape, at most every five seconds, and leaves them out "
+            "while the store is unavailable. They are equal in all API processes: use `max`, not `sum`.",
+            _of_registry(metrics.STORE_REGISTRY),
+            _labels(),
+        ),
+    ]
+    lines = [
+        "# Metrics", "", NOTE,
+        "Metrics in the Prometheus text format, at `/metrics` of the API. [Monitoring](../operations.md#monitoring)",
+        "explains how to use them. Times are in seconds. A histogram has the series `_bucket`, `_sum` and `_count`.",
+    ]  # fmt: skip
+    for title, introduction, found, labels in sections:
+        lines += ["", f"## {title}", "", introduction, ""]
+        lines += ["| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
+        for metric in found:
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            shown = ", ".join(f"`{label}`" for label in labels.get(metric.name, ())) or "–"
+            lines.append(f"| `{name}` | {metric.type} | {shown} | {escaped(metric.documentation)} |")
+    lines += [
+        "", "Every process also has the metrics `process_…` of the Prometheus client: CPU time, memory, open files.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+HTTP_LABELS = dict.fromkeys(
+    ("breadcrumbs_http_requests", "breadcrumbs_http_request_seconds"), ("method", "route", "status")
+)
+
+
+def _of_registry(registry: CollectorRegistry) -> list[Metric]:
+    return [metric for metric in registry.collect() if metric.name.startswith("breadcrumbs_")]
+
+
+def _labels() -> dict[str, tuple[str, ...]]:
+    """Return the labels of the declared metrics by name."""
+    return {
+        next(iter(value.describe())).name: value._labelnames
+        for value in vars(metrics).values()
+        if isinstance(value, MetricWrapperBase)
+    }
+
+
 # --- Pages -----------------------------------------------------------------------------------------------
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -498,6 +554,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "cli.md": commands,
     "python-api.md": python_api,
+    "metrics.md": metrics_page,
 }
 
 

@@ -43,6 +43,7 @@ from breadcrumbs.agents.models.endpoint import (
     requested_pause,
 )
 from breadcrumbs.runtime.sse import Parser
+from breadcrumbs.runtime.telemetry.redaction import hide_messages, shortened
 
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
@@ -139,13 +140,17 @@ class _ModelCall:
                 _log.warning(
                     "model call failed, retrying",
                     model=self._model.name,
-                    reason=reason,
+                    reason=self._log_reason(reason),
                     wait=round(wait, 3),
                     retry=retries,
                 )
                 if self._request.observer is not None:
                     self._request.observer.retrying(f"{self._model.name}: {reason}", wait)
             await anyio.sleep(wait)
+
+    def _log_reason(self, reason: str) -> str:
+        # A provider can quote the prompt in its error.
+        return shortened(hide_messages(reason, (message.content for message in self._request.messages)))
 
     def _retry_pause(self, retries: int, requested: float | None) -> float | None:
         """Return the pause before a retry in seconds, or None if too long."""

@@ -5,12 +5,16 @@ Tokens, keys and passwords are removed from log entries, including tracebacks.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import sys
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
@@ -66,16 +70,34 @@ def _render_processors(as_text: bool) -> list[Any]:
             colors=colours, exception_formatter=structlog.dev.plain_traceback
         )
     else:
-        renderer = structlog.processors.JSONRenderer()
+        renderer = structlog.processors.JSONRenderer(serializer=_to_json)
     # The traceback becomes text first, so that its secrets are removed too.
     return [structlog.processors.format_exc_info, without_secrets, renderer]
+
+
+def _to_json(event: EventDict, default: Callable[[Any], Any], **_: Any) -> str:
+    """Return the entry as JSON. orjson takes a tenth of the time of the standard library."""
+    try:
+        return orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(event, default=default)
 
 
 def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Replace tokens, keys and passwords in a log entry with `…`."""
     for name, value in event.items():
-        if name.lower().replace("-", "_") in _SECRET_NAMES:
+        if _is_secret_name(name):
             event[name] = "…"
         elif isinstance(value, str):
-            event[name] = _BEARER.sub(r"\1…", _IN_URL.sub(r"\1\2…", value))
+            # The expressions are tried at every character of every field, so look for their fixed parts first.
+            if "=" in value or "@" in value:
+                value = _IN_URL.sub(r"\1\2…", value)
+            if "bearer" in value.lower():
+                value = _BEARER.sub(r"\1…", value)
+            event[name] = value
     return event
+
+
+@lru_cache(maxsize=1024)
+def _is_secret_name(name: str) -> bool:
+    return name.lower().replace("-", "_") in _SECRET_NAMES

@@ -292,7 +292,7 @@ class _ClusterBlockingLink:
 
     def __init__(self, cluster: ClusterConnection, address: Address) -> None:
         self._cluster = cluster
-        self._link = Multiplexer(address, reply_timeout=BLOCKING_TIMEOUT)
+        self._link = Multiplexer(address, reply_timeout=BLOCKING_TIMEOUT, blocking=True)
 
     async def call(self, command: Command) -> Any:
         try:

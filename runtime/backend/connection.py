@@ -23,8 +23,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final, Protocol, TypeVar
 
-from breadcrumbs.runtime.backend.link import Command, LinkLost, MessageHandler, ReplyError
+from breadcrumbs.runtime.backend.link import Command, LinkClosed, LinkLost, MessageHandler, ReplyError
 from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 
 _T = TypeVar("_T")
 
@@ -139,7 +140,14 @@ BLOCKING_TIMEOUT: Final = 10.0
 
 
 def to_store_error(error: LinkLost | ReplyError) -> StoreError:
-    """Translate an error of a link into the error that the backend raises."""
+    """Translate an error of a link into the error that the backend raises, and count it."""
+    translated = _translate(error)
+    if not isinstance(error, LinkClosed):
+        STORE_CALLS.failed(translated)
+    return translated
+
+
+def _translate(error: LinkLost | ReplyError) -> StoreError:
     if isinstance(error, LinkLost):
         return StoreUnavailable(str(error))
     if error.code == "OOM":

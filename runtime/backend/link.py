@@ -14,6 +14,7 @@ in anyio that allows one write per loop iteration.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -21,6 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import hiredis
 
 from breadcrumbs.runtime.backend.address import Address
+from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 MessageHandler: TypeAlias = Callable[[bytes], None]
@@ -35,6 +37,10 @@ SILENCE_SECONDS = 10.0
 
 class LinkLost(ConnectionError):
     """The connection broke. It is unknown whether pending commands were executed. Raised only inside the backend."""
+
+
+class LinkClosed(LinkLost):
+    """The connection was closed by this process. The store is not at fault."""
 
 
 class ReplyError(Exception):
@@ -55,8 +61,11 @@ class Multiplexer:
         *,
         reply_timeout: float | None = _REPLY_TIMEOUT,
         connect_timeout: float = _CONNECT_TIMEOUT,
+        blocking: bool = False,
     ) -> None:
+        """Create a link. `blocking`: its commands wait on the server, so their durations are not measured."""
         self.address = address
+        self._replied = STORE_CALLS.replied_late if blocking else STORE_CALLS.replied
         self._reply_timeout = reply_timeout
         self._connect_timeout = connect_timeout
         self._socket: _Socket | None = None
@@ -69,21 +78,30 @@ class Multiplexer:
 
     async def call(self, command: Command) -> Any:
         """Send one command and return its reply. Raises `ReplyError` for an error reply."""
+        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
-        return await socket.call(command)
+        reply = await socket.call(command)
+        self._replied(time.perf_counter() - began)
+        return reply
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
         """Send commands together. Error replies are returned at their positions."""
         if not commands:
             return []
+        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
         replies = [socket.send(command) for command in commands]
         try:
-            return [await reply for reply in replies]
+            received = [await reply for reply in replies]
+            if not isinstance(
+                received[-1], ReplyError
+            ):  # a server that is loading its data replies with errors
+                self._replied(time.perf_counter() - began)
+            return received
         except BaseException:
             for reply in replies:
                 # A broken link fails all replies. The first failure is raised, the others are marked as retrieved.
@@ -103,7 +121,7 @@ class Multiplexer:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._socket is not None:
-            self._socket.close()
+            self._socket.close(LinkClosed)
             self._socket = None
 
     async def _writable_socket(self) -> _Socket:
@@ -117,7 +135,7 @@ class Multiplexer:
     async def _open(self) -> _Socket:
         """Open the socket. Concurrent callers share one attempt and its failure."""
         if self._closed:
-            raise LinkLost("the store is closed")
+            raise LinkClosed("the store is closed")
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_socket())
             self._opening.add_done_callback(self._end_opening)
@@ -129,7 +147,7 @@ class Multiplexer:
                 self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
             )
         except asyncio.CancelledError:  # by `close`; the callers were not cancelled
-            raise LinkLost("the store is closed") from None
+            raise LinkClosed("the store is closed") from None
         return self._socket
 
     def _end_opening(self, opening: asyncio.Task[_Socket]) -> None:
@@ -208,10 +226,10 @@ class _Socket(asyncio.Protocol):
             self._start_watchdog(self._reply_timeout)
         return reply
 
-    def close(self) -> None:
+    def close(self, error: type[LinkLost] = LinkLost) -> None:
         if self._transport is not None:
             self._transport.close()
-        self._fail("the connection was closed")
+        self._fail("the connection was closed", error)
 
     # asyncio.Protocol
 
@@ -250,7 +268,7 @@ class _Socket(asyncio.Protocol):
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, error: type[LinkLost] = LinkLost) -> None:
         """Fail all pending commands."""
         if self.lost:
             return
@@ -261,7 +279,7 @@ class _Socket(asyncio.Protocol):
         self.resume_writing()
         for reply in self._pending:
             if not reply.done():
-                reply.set_exception(LinkLost(reason))
+                reply.set_exception(error(reason))
         self._pending.clear()
 
     def _start_watchdog(self, timeout: float) -> None:

@@ -86,7 +86,7 @@ class StandaloneBlockingLink:
     """A `BlockingLink` to one server."""
 
     def __init__(self, address: Address, *, reply_timeout: float = BLOCKING_TIMEOUT) -> None:
-        self._link = Multiplexer(address, reply_timeout=reply_timeout)
+        self._link = Multiplexer(address, reply_timeout=reply_timeout, blocking=True)
 
     async def call(self, command: Command) -> Any:
         try:

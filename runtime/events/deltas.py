@@ -21,13 +21,14 @@ import anyio
 import orjson
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
+from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.notices import Notice
 from breadcrumbs.runtime.store import running_answers
 from breadcrumbs.runtime.store.running_answers import NO_RUN, Run, SavedAnswer, StoredAnswer
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 DELTA: Final = "agent.response.delta"
 """Type of a delta in streams. Filters treat it as a schema name."""
@@ -181,8 +182,8 @@ async def listen(store: Store, on_delta: Callable[[Delta], None]) -> None:
     while True:
         try:
             await store.connection.listen(store.keys.deltas(), receive)
-        except (LinkLost, ReplyError):
-            pass
+        except StoreError as error:
+            log_store_error(_log, "listening for deltas failed, retrying", error)
         except Exception:
             _log.exception("listening for deltas failed, retrying")
         await anyio.sleep(_RETRY_SECONDS)

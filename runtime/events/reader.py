@@ -22,6 +22,7 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import EventLog
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _log = structlog.get_logger("breadcrumbs.events")
 
@@ -149,7 +150,7 @@ class EventReader:
                     wait = _FIRST_RETRY_SECONDS
             except StoreError as error:
                 # The positions do not change, so no event is lost, regardless of the length of the outage.
-                _log.warning("connection lost, retrying", error=str(error), wait=wait)
+                log_store_error(_log, "reading events failed, retrying", error, wait=wait)
             except Exception:
                 _log.exception("reading events failed, retrying", wait=wait)
             finally:

@@ -36,11 +36,13 @@ from breadcrumbs.runtime.http.routes import (
     records,
     sessions,
     system,
+    worker_list,
     workers,
 )
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
 from breadcrumbs.runtime.http.services import Services, StaticDocuments
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.maintenance.store_values import StoreValues
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
@@ -60,6 +62,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *records.OPERATIONS,
     *dead_letters.routes,
     *operations.routes,
+    *worker_list.routes,
     *workers.routes,
     *auth.routes,
     *system.routes,
@@ -94,6 +97,7 @@ class Application:
             SchemaHints(store),
             hygiene,
             self.metrics,
+            StoreValues(store),
             StaticDocuments(
                 cache(lambda: orjson.dumps(self.document)),
                 cache(lambda: docs.render_page(self.document, settings)),

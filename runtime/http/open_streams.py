@@ -9,6 +9,7 @@ from typing import Final
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import RateLimited
+from breadcrumbs.runtime.telemetry import metrics
 
 _RETRY_AFTER_SECONDS: Final = 10
 
@@ -24,7 +25,10 @@ class OpenStreams:
     @contextmanager
     def count_stream(self, principal: Principal) -> Iterator[None]:
         """Count an event stream while it is open. Raises `RateLimited` above the limit of its token or owner."""
-        with self._count_open(principal, [token_key(principal), principal.owner_id]):
+        with (
+            self._count_open(principal, [token_key(principal), principal.owner_id]),
+            metrics.STREAM_CLIENTS.track_inprogress(),
+        ):
             yield
 
     @contextmanager
@@ -34,7 +38,10 @@ class OpenStreams:
         A token that is not narrowed can serve many users at once, so only the limit of its owner applies to it.
         """
         keys: list[Hashable] = [token_key(principal)] if principal.is_narrowed else []
-        with self._count_open(principal, [*keys, principal.owner_id]):
+        with (
+            self._count_open(principal, [*keys, principal.owner_id]),
+            metrics.WAITING_REQUESTS.track_inprogress(),
+        ):
             yield
 
     @contextmanager

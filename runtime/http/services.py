@@ -12,6 +12,7 @@ from breadcrumbs.runtime.http.middleware.metrics import Metrics
 from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.maintenance.store_values import StoreValues
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
@@ -42,6 +43,7 @@ class Services:
     hints: SchemaHints
     hygiene: Hygiene
     metrics: Metrics
+    store_values: StoreValues
     pages: StaticDocuments
     streams: OpenStreams
     unsent: UnsentReplies

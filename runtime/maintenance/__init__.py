@@ -8,5 +8,8 @@ __all__ = [
     "checks",
     "export_import",
     "hygiene",
+    "load_history",
     "overview",
+    "store_values",
+    "worker_drain",
 ]

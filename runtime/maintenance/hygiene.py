@@ -26,6 +26,8 @@ from breadcrumbs.runtime.store.housekeeping import (
     trim_events,
 )
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_reports import remove_old_reports
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _log = structlog.get_logger("breadcrumbs.hygiene")
 
@@ -59,7 +61,8 @@ class Hygiene:
                 trimmed += await trim_events(self._store, lane, self._window)
             except StoreError as error:
                 errors += 1
-                _log.warning("hygiene failed in a lane", lane=lane, error=str(error))
+                log_store_error(_log, "hygiene failed in a lane", error, lane=lane)
+        errors += await self._remove_old_reports()
         duration = (time.perf_counter() - began) * 1000
         report = RunCounts(purged, trimmed, round(duration, 3), errors)
         await self._count_run(report)
@@ -81,8 +84,17 @@ class Hygiene:
             stats["last_updated"] = times.to_text(totals.last_run)
         return stats
 
+    async def _remove_old_reports(self) -> int:
+        """Remove the reports of workers that ended long ago. Return 1 if that failed."""
+        try:
+            await remove_old_reports(self._store)
+        except StoreError as error:
+            log_store_error(_log, "removing old worker reports failed", error)
+            return 1
+        return 0
+
     async def _count_run(self, counts: RunCounts) -> None:
         try:
             await count_run(self._store, counts)
         except StoreError as error:
-            _log.warning("counting the hygiene run failed", error=str(error))
+            log_store_error(_log, "counting the hygiene run failed", error)

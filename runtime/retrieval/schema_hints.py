@@ -17,6 +17,10 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.schema_names import SCHEMA_DEFINITION
 from breadcrumbs.runtime.store.batched_reads import Read, newest_tagged
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import metrics
+
+_HITS: Final = metrics.CACHE_HITS.labels("schema_definitions")
+_MISSES: Final = metrics.CACHE_MISSES.labels("schema_definitions")
 
 DEFINES_PREFIX: Final = "defines:"
 _TTL_SECONDS: Final = 1.0
@@ -69,6 +73,10 @@ class SchemaHints:
             for name in schema_names
             if (cached := self._cached.get((owner, name))) is None or cached[0] <= now
         }
+        if reads:
+            _MISSES.inc(len(reads))
+        if len(reads) < len(schema_names):
+            _HITS.inc(len(schema_names) - len(reads))
         return DefinitionReads(owner, now, reads)
 
     def store_results(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
@@ -24,6 +24,8 @@ class Lease:
     kind: str
     value: bytes
     """The fence number, the time when the lease began (microseconds), and the worker's name."""
+    taken_from: str = field(default="", compare=False)
+    """Worker that held the lane before and did not release it. Empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

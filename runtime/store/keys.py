@@ -60,6 +60,7 @@ Per lane, other keys
 Per lane and kind of worker (context builders, agent runners)
     l <kind>                         string   lease: fence number, time when it began, worker; expires by itself
     f <kind>                         string   the last fence number
+    p <kind>                         string   holder: the worker that took the lane last; absent after its release
     o <kind>                         string   low-water mark: every event up to it is done
     k <kind>                         zset     events above the mark that are done already
     r <kind>                         hash     event -> earlier attempts, and the worker that runs it (attempts.py)
@@ -245,6 +246,9 @@ class Keys:
 
     def fence(self, lane: int, kind: str) -> bytes:
         return b"%sf%s" % (self._prefixes[lane], kind.encode())
+
+    def holder(self, lane: int, kind: str) -> bytes:
+        return b"%sp%s" % (self._prefixes[lane], kind.encode())
 
     def low(self, lane: int, kind: str) -> bytes:
         return b"%so%s" % (self._prefixes[lane], kind.encode())

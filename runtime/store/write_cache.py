@@ -13,12 +13,17 @@ from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.telemetry import metrics
 
 HEADER_BYTES: Final = 128
 """Bytes to read for the header of a body: five numbers (see record.py)."""
 
 _MAX_ENTRIES: Final = 512
 _MAX_JSON_BYTES: Final = 65_536  # larger breadcrumbs are not cached: a few of them would fill the memory
+
+
+_HITS: Final = metrics.CACHE_HITS.labels("writes")
+_MISSES: Final = metrics.CACHE_MISSES.labels("writes")
 
 
 class WriteCache:
@@ -40,10 +45,18 @@ class WriteCache:
     def has(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
         """Return whether a breadcrumb is cached, in this version if one is given."""
         entry = self._entries.get((owner, id))
-        return entry is not None and version in (None, entry[0].version)
+        if entry is not None and version in (None, entry[0].version):
+            return True
+        _MISSES.inc()
+        return False
 
     def get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         """Return the cached version if its header matches, else None. `header`: the beginning of the stored body."""
+        found = self._get_by_header(owner, id, header)
+        (_MISSES if found is None else _HITS).inc()
+        return found
+
+    def _get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         version, created, updated, expires, max_reads = map(int, header.partition(b"\n")[0].split(b" "))
         crumb, _ = self._entries.get((owner, id), (None, False))
         if crumb is None or (version, created, updated) != (crumb.version, crumb.created, crumb.updated):
@@ -56,5 +69,7 @@ class WriteCache:
         """Return a permanent version by its number and time. Others can have expired on the server."""
         crumb, permanent = self._entries.get((owner, id), (None, False))
         if crumb is None or not permanent or (version, updated) != (crumb.version, crumb.updated):
+            _MISSES.inc()
             return None
+        _HITS.inc()
         return crumb

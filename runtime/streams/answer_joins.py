@@ -27,6 +27,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.shown_answers import Missing, ShownAnswers
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import Subscription
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _MAX_READS: Final = 5
 """Maximum number of reads of one join. Then the next delta begins another join."""
@@ -129,7 +130,7 @@ class AnswerJoins:
             else:
                 found = []
         except StoreError as error:
-            _log.warning("text of running answers not read", error=str(error))
+            log_store_error(_log, "text of running answers not read", error)
         finally:
             joins = self._joins[key]
             del joins[subscription]

@@ -37,6 +37,7 @@ from breadcrumbs.runtime.streams.filters import is_streamed
 from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _BATCH_EVENTS: Final = 64
 """Maximum number of events whose breadcrumbs are loaded at a time."""
@@ -185,7 +186,7 @@ class EventHub:
                         wait = _FIRST_RETRY_SECONDS
                 except StoreError as error:
                     # The position does not change, so no event is lost, regardless of how long the outage lasts.
-                    _log.warning("event hub lost its connection, retrying", error=str(error), wait=wait)
+                    log_store_error(_log, "event hub lost its connection, retrying", error, wait=wait)
                 except Exception:
                     # Continue. If this task ended, all subscribers would only get pings.
                     _log.exception("event hub failed, retrying", wait=wait)

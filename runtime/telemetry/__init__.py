@@ -6,6 +6,11 @@
 """
 
 __all__ = [
+    "histogram",
     "labels",
     "metrics",
+    "redaction",
+    "store_calls",
+    "turns",
+    "workers",
 ]

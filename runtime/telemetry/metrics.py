@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from breadcrumbs.runtime.telemetry.histogram import DurationHistogram
 from breadcrumbs.runtime.version import VERSION
 
 REGISTRY: Final = CollectorRegistry(auto_describe=True)
@@ -38,10 +39,8 @@ def _gauge(name: str, help: str, labels: Iterable[str] = (), registry: Collector
     return Gauge(name, help, labels, registry=registry)
 
 
-def _histogram(
-    name: str, help: str, labels: Iterable[str] = (), buckets: tuple[float, ...] = _TURN_BUCKETS
-) -> Histogram:
-    return Histogram(name, help, labels, registry=REGISTRY, buckets=buckets)
+def _histogram(name: str, help: str, labels: Iterable[str] = ()) -> Histogram:
+    return Histogram(name, help, labels, registry=REGISTRY, buckets=_TURN_BUCKETS)
 
 
 # Turns. `agent` is the id of the agent, or of the consumer for turns of the context builder.
@@ -131,7 +130,7 @@ WORKER_QUEUED_EVENTS: Final = _gauge(
 LEASES_HELD: Final = _gauge("breadcrumbs_leases_held", "Lanes whose lease this worker holds.", ("kind",))
 LANE_TAKEOVERS: Final = _counter(
     "breadcrumbs_lane_takeovers_total",
-    "Lanes that this worker took after another worker had held them.",
+    "Lanes that this worker took from another worker that had not released them.",
     ("kind",),
 )
 LEASES_LOST: Final = _counter(
@@ -144,6 +143,11 @@ LEASES_LOST: Final = _counter(
 
 STREAM_CLIENTS: Final = _gauge("breadcrumbs_stream_clients", "Open event streams of clients.")
 
+WAITING_REQUESTS: Final = _gauge(
+    "breadcrumbs_waiting_requests",
+    "Requests that wait for the answer to their message, with or without a stream.",
+)
+
 # The store, as this process sees it
 
 STORE_UP: Final = _gauge(
@@ -152,10 +156,11 @@ STORE_UP: Final = _gauge(
 STORE_OUTAGES: Final = _counter(
     "breadcrumbs_store_outages_total", "Times that the store became unavailable for this process."
 )
-STORE_CALL_DURATION: Final = _histogram(
+STORE_CALL_DURATION: Final = DurationHistogram(
     "breadcrumbs_store_call_duration_seconds",
     "Seconds from a call to the store to its reply. Reads that wait for events are not counted.",
-    buckets=_STORE_BUCKETS,
+    _STORE_BUCKETS,
+    REGISTRY,
 )
 STORE_CALL_ERRORS: Final = _counter(
     "breadcrumbs_store_call_errors_total",

@@ -123,7 +123,7 @@ class OwnDefinitions(Generic[T]):
     def __init__(self, store: Store, kind: DefinitionType[T]) -> None:
         self._store = store
         self._kind = kind
-        self._cache = OwnerCache(self._load)
+        self._cache = OwnerCache(self._load, name=f"{kind.label}s".replace(" ", "_"))
         self._reported: set[tuple[UUID, int]] = set()
         self._warned: set[UUID] = set()
         self._origins: dict[UUID, dict[str, Breadcrumb]] = {}

@@ -13,6 +13,8 @@ import structlog
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.reader import Follower
 from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
+from breadcrumbs.runtime.telemetry.workers import LaneGauges, WorkerMetrics
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all
 from breadcrumbs.runtime.workers.lane import Lane
@@ -25,8 +27,15 @@ _log = structlog.get_logger("breadcrumbs.worker")
 class HeldLanes:
     """Lanes of one worker, by number."""
 
-    def __init__(self, leases: Leases, liveness: Liveness, follower: Follower[Lane]) -> None:
+    def __init__(
+        self, leases: Leases, liveness: Liveness, follower: Follower[Lane], metrics: WorkerMetrics
+    ) -> None:
         self.by_number: dict[int, Lane] = {}
+        self._metrics = metrics
+        self._taken_from: dict[str, list[int]] = {}
+        """Lanes that were taken since the last report, by the worker that had not released them."""
+        self._lost: list[int] = []
+        """Lanes whose leases were lost since the last report."""
         self.closed = False
         """Set when the worker stops. A lane that is taken after that is released immediately."""
         self._leases = leases
@@ -58,6 +67,9 @@ class HeldLanes:
         self.by_number[number] = lane
         self._follower.follow(number, lane.position, lane)
         _log.debug("lane taken", kind=self._leases.kind, lane=number, low=lane.position)
+        if lease.taken_from:
+            self._metrics.takeovers.inc()
+            self._taken_from.setdefault(lease.taken_from, []).append(number)
 
     async def _count_losses(self, lane: Lane) -> None:
         """Count a loss for each event whose handler the previous worker did not finish."""
@@ -100,7 +112,35 @@ class HeldLanes:
         """Drop a lane whose lease is lost, and stop all its turns."""
         if self._remove(lane):
             lane.drop_all()
-            _log.warning("lane lost", kind=self._leases.kind, lane=lane.number)
+            self._metrics.leases_lost.inc()
+            self._lost.append(lane.number)
+
+    def report_changes(self) -> None:
+        """Log the lanes that were lost, and those that were taken over, since the last report.
+
+        Lanes change hands together, for example when a worker dies. One line for all of them can be read.
+        """
+        lost, self._lost = sorted(self._lost), []
+        if lost:
+            _log.warning("leases lost", kind=self._leases.kind, count=len(lost), lanes=lost)
+        taken, self._taken_from = self._taken_from, {}
+        for worker, lanes in taken.items():
+            _log.info(
+                "lanes taken over",
+                kind=self._leases.kind,
+                count=len(lanes),
+                lanes=sorted(lanes),
+                taken_from=worker,
+            )
+
+    def gauges(self) -> LaneGauges:
+        """Return the numbers of lanes, running turns and waiting events, for metrics."""
+        lanes = self.by_number.values()
+        return LaneGauges(
+            len(lanes),
+            sum(len(lane.running) for lane in lanes),
+            sum(len(queue) for lane in lanes for queue in lane.waiting.values()),
+        )
 
     async def give_back(self, lane: Lane) -> None:
         """Save the progress of a lane and release its lease."""
@@ -130,7 +170,7 @@ class HeldLanes:
         except LeaseLost:
             self.drop(lane)
         except StoreError as error:
-            _log.warning("saving progress failed", kind=self._leases.kind, error=str(error))
+            log_store_error(_log, "saving progress failed", error, kind=self._leases.kind)
 
     async def store_attempts(self, lane: Lane, attempts: Mapping[int, Attempts]) -> None:
         """Replace the attempts at events, in memory and on the server.
@@ -143,7 +183,7 @@ class HeldLanes:
         except LeaseLost:
             self.drop(lane)
         except StoreError as error:
-            _log.warning("storing attempts failed", kind=self._leases.kind, error=str(error))
+            log_store_error(_log, "storing attempts failed", error, kind=self._leases.kind)
 
     def follow_again(self) -> None:
         """Follow all lanes from their positions, after the connection to the server was lost."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.store import running_answers
@@ -37,6 +37,8 @@ class Heartbeat:
     """Turns that failed since the last heartbeat."""
     leaving: bool = False
     """The worker releases its lanes. Others take them."""
+    name: str = ""
+    """Name of the worker. Empty: it has none."""
 
 
 NO_REPORT: Final = Heartbeat()
@@ -78,6 +80,10 @@ class Leases:
         self.drain_requested = False
         """Whether an operator asked this worker to finish its turns and end, as of the last heartbeat or list."""
 
+    def now(self) -> int:
+        """Return the estimated time of the server, in microseconds. The times of events are of the same clock."""
+        return self._store.now()
+
     async def register(self) -> None:
         """Register this kind of worker.
 
@@ -118,6 +124,7 @@ class Leases:
                 keys.worker_reports(kind),
                 keys.drain_requests(kind),
                 keys.turn_counters(kind),
+                keys.worker_names(kind),
             ],
             [
                 self.worker,
@@ -126,6 +133,7 @@ class Leases:
                 beat.report,
                 beat.answered,
                 beat.failed,
+                beat.name,
             ],
         )
         self.drain_requested = bool(drain)
@@ -133,8 +141,12 @@ class Leases:
 
     async def take(self, lane: int) -> Lease | None:
         """Take a lane. Return None if another worker holds it."""
-        value = await self._run(lane, b"")
-        return None if value is None else Lease(lane, self.kind, value)
+        reply = await self._run(lane, b"")
+        if reply is None:
+            return None
+        value, previous = reply
+        taken_from = previous.decode(errors="replace")
+        return Lease(lane, self.kind, value, "" if taken_from == self.worker else taken_from)
 
     async def renew(self, lease: Lease) -> bool:
         """Extend a lease.
@@ -197,8 +209,8 @@ class Leases:
         if not int(done):
             raise LeaseLost(f"the lease of lane {lane} is lost")
 
-    async def evict(self, worker: str) -> None:
-        """Free the lanes of a dead worker.
+    async def evict(self, worker: str) -> int:
+        """Free the lanes of a dead worker and return their number.
 
         If the worker is alive after all, its commits are refused until it has taken lanes again.
         """
@@ -213,20 +225,28 @@ class Leases:
         ]
         await run_all(self._free, leases)
         await call(0, b"ZREM", keys.workers(self.kind), worker)
+        return len(leases)
 
     async def _free(self, lease: Lease) -> None:
         try:
-            await self.acknowledge(lease, None, 0, release=True)
+            await self.acknowledge(lease, None, 0, release=True, evicted=True)
         except LeaseLost:
             pass  # another worker freed the lane first
 
     async def acknowledge(
-        self, lease: Lease, at: int | None, up_to: int, *, dead_letter: bytes = b"", release: bool = False
+        self,
+        lease: Lease,
+        at: int | None,
+        up_to: int,
+        *,
+        dead_letter: bytes = b"",
+        release: bool = False,
+        evicted: bool = False,
     ) -> None:
         """Store that all events up to `up_to` and the event `at` are done.
 
-        `dead_letter` is stored for the event `at`. `release` also ends the lease. Raise `LeaseLost` and change nothing
-        if the lease is lost.
+        `dead_letter` is stored for the event `at`. `release` also ends the lease. With `evicted`, the worker that
+        takes the lane next sees from whom. Raise `LeaseLost` and change nothing if the lease is lost.
         """
         keys, lane, kind = self._store.keys, lease.lane, lease.kind
         done = await self._store.connection.run(
@@ -238,21 +258,21 @@ class Leases:
                 keys.low(lane, kind),
                 keys.attempts(lane, kind),
                 keys.dead_letters(lane, kind),
+                keys.holder(lane, kind),
             ],
-            [lease.value, "" if at is None else at, up_to, dead_letter, int(release)],
+            [lease.value, "" if at is None else at, up_to, dead_letter, int(release) + int(evicted)],
         )
         if not int(done):
             raise LeaseLost(f"the lease of lane {lane} is lost")
 
-    async def _run(self, lane: int, held: bytes) -> bytes | None:
-        keys = self._store.keys
-        value: bytes | None = await self._store.connection.run(
+    async def _run(self, lane: int, held: bytes) -> Any:
+        keys, kind = self._store.keys, self.kind
+        return await self._store.connection.run(
             lane,
             _LEASE,
-            [keys.lease(lane, self.kind), keys.fence(lane, self.kind)],
+            [keys.lease(lane, kind), keys.fence(lane, kind), keys.holder(lane, kind)],
             [self.worker, int(self.seconds * 1000), held],
         )
-        return value
 
 
 async def start_at_newest_event(store: Store, kind: str) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
+from breadcrumbs.runtime.telemetry import metrics
+
 T = TypeVar("T")
 
 _TTL_SECONDS: Final = 0.5  # an edit takes effect within this time, without an event
@@ -21,8 +23,11 @@ _MAX_OWNERS: Final = 10_000  # the cache is cleared above this size; a refill co
 class OwnerCache(Generic[T]):
     """Caches one value per owner, loaded by `load`."""
 
-    def __init__(self, load: Callable[[UUID], Awaitable[T]]) -> None:
+    def __init__(self, load: Callable[[UUID], Awaitable[T]], *, name: str) -> None:
+        """Create an empty cache. `name` is its name in metrics."""
         self._load = load
+        self._hits = metrics.CACHE_HITS.labels(name)
+        self._misses = metrics.CACHE_MISSES.labels(name)
         self._values: dict[UUID, tuple[float, T]] = {}
         # These are asyncio tasks, so that a load continues for the other waiters when its first caller is cancelled.
         # anyio's tasks need a task group, and this cache has none.
@@ -32,7 +37,9 @@ class OwnerCache(Generic[T]):
         """Return the cached value, or load it if it is older than the TTL."""
         cached = self._values.get(owner)
         if cached is not None and time.monotonic() - cached[0] <= _TTL_SECONDS:
+            self._hits.inc()
             return cached[1]
+        self._misses.inc()
         loading = self._loading.get(owner)
         if loading is None:
             loading = self._loading[owner] = asyncio.create_task(self._load_now(owner))

@@ -19,6 +19,7 @@ from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost
 from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
+from breadcrumbs.runtime.telemetry.turns import TurnReport
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnStopped
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.retries import Slot, is_retryable
@@ -36,6 +37,8 @@ class Turn:
     """Number of this attempt. The first is 1."""
     lane: Lane
     slot: Slot
+    report: TurnReport
+    """Takes the facts about the answers, for metrics and the log."""
     stopped: bool = False
     """The turn was stopped by a cancellation."""
     session_gone: bool = False

@@ -14,6 +14,9 @@ import structlog
 from breadcrumbs.runtime.errors import SessionGone, StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.telemetry.redaction import log_reason
+from breadcrumbs.runtime.telemetry.turns import TurnReport, TurnSubject
+from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS
 from breadcrumbs.runtime.workers.dead_letters import encode_dead_letter
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed, error_reason
@@ -44,9 +47,17 @@ _GIVE_UP_PAUSE_SECONDS: Final = 0.3
 class TurnRunner:
     """Runs the turns of one worker."""
 
-    def __init__(self, handler: Handler, leases: Leases, lanes: HeldLanes, limits: TurnLimits) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        leases: Leases,
+        lanes: HeldLanes,
+        limits: TurnLimits,
+        metrics: WorkerMetrics,
+    ) -> None:
         self._handler = handler
         self._leases = leases
+        self._metrics = metrics
         self._lanes = lanes
         self._limits = limits
         # Without fast_acquire, every turn would yield to the event loop even if a permit is free. An uncontended
@@ -78,18 +89,31 @@ class TurnRunner:
         self, lane: Lane, session: SessionKey, event: Event, slot: Slot, *, alone: bool
     ) -> None:
         """Run attempts until an event is finished, or the lane is lost or released."""
+        report: TurnReport | None = None
         again = True
         while again and await self._begin_attempt(lane, event, alone=alone):
-            turn = Turn(event, self._attempt_number(lane, event), lane, slot)
+            if report is None:
+                report = self._start_report(event)
+            turn = Turn(event, self._attempt_number(lane, event), lane, slot, report)
+            report.attempt = turn.attempt
             lane.running[session] = turn
             try:
                 again = await self._run_attempt(turn)
             finally:
                 del lane.running[session]
+        if again and report is not None:  # the lane was lost between two attempts
+            report.abandoned()
         if event.at in lane.attempts and event.at not in lane.unfinished:
             # The event is finished, so it is no longer a suspect. A commit has already removed the stored attempts,
             # but a handler without a result has not.
             await self._lanes.store_attempts(lane, {event.at: NO_ATTEMPTS})
+
+    def _start_report(self, event: Event) -> TurnReport:
+        # The clocks differ by a little, so an event can seem to come from the future.
+        waited = max(0, self._leases.now() - event.at) / 1_000_000
+        return self._metrics.start_turn(
+            TurnSubject(str(event.owner_id), event.session_id, str(event.id), waited)
+        )
 
     async def _begin_attempt(self, lane: Lane, event: Event, *, alone: bool) -> bool:
         """Return whether the handler may start. Wait if the store is unavailable."""
@@ -128,25 +152,41 @@ class TurnRunner:
     async def _run_attempt(self, turn: Turn) -> bool:
         """Run the handler once. Return whether another attempt follows."""
         result = await self._attempt(turn)
+        self._metrics.attempts[_result_name(result)].inc()
         if isinstance(result, Retry):
             result = await self._wait_for_retry(turn, result.error)
         match result:
             case Retry():
                 return True
             case Postponed(error):
-                return await self._wait_for_store(turn, error)
+                if await self._wait_for_store(turn, error):
+                    return True
+                turn.report.abandoned()
             case Failed(error):
-                if await self._give_up(turn, error):
-                    self.failed += bool(turn.dead_letter)
-                    turn.lane.finish(turn.event)
+                await self._fail(turn, error)
             case Ended.FINISHED:
                 self.answered += turn.commits
                 if not turn.commits:
                     self._leases.discard_answers(turn.lane.lease, turn.ended_answers())
                 turn.lane.finish(turn.event)
+                turn.report.finished()
             case Ended.LEASE_LOST:
                 self._lanes.drop(turn.lane)
+                turn.report.abandoned()
+            case Ended.ABANDONED:
+                turn.report.abandoned()
         return False
+
+    async def _fail(self, turn: Turn, error: Exception) -> None:
+        """End a turn that is not attempted again."""
+        if not await self._give_up(turn, error):
+            turn.report.abandoned()
+            return
+        turn.lane.finish(turn.event)
+        if turn.dead_letter:
+            self.failed += 1
+            self._metrics.dead_letters.inc()
+        turn.report.failed(error, cancelled=isinstance(error, TurnCancelled))
 
     async def _attempt(self, turn: Turn) -> AttemptResult:
         if turn.lane.attempts_at(turn.event).exhausted(self._limits.attempts):
@@ -158,7 +198,7 @@ class TurnRunner:
 
         Return True to repeat the attempt, or False if the lane is being released.
         """
-        _log.warning("store unavailable, turn is waiting", kind=self._handler.kind, error=str(error))
+        _log.debug("store unavailable, turn is waiting", kind=self._handler.kind, error=str(error))
         jitter = random.random() * _STORE_PAUSE_SECONDS  # noqa: S311 - spreads load, protects nothing
         await anyio.sleep(_STORE_PAUSE_SECONDS + jitter)
         return not turn.lane.closing
@@ -168,11 +208,11 @@ class TurnRunner:
 
         Return `Retry`, or a result that ends the turn.
         """
-        kind, lane = self._handler.kind, turn.lane
-        _log.info("turn failed, retrying", kind=kind, attempt=turn.attempt, error=str(error))
+        lane = turn.lane
         turn.scope = anyio.CancelScope()
         turn.slot.release()
         pause = self._limits.pause(turn.attempt, error)
+        turn.report.retrying(error, pause)
         if turn.on_retry is not None:
             turn.on_retry(error, pause)
         await self._lanes.store_attempts(lane, {turn.event.at: lane.attempts_at(turn.event).failed()})
@@ -189,10 +229,8 @@ class TurnRunner:
         """
         event = turn.event
         if not isinstance(error, TurnCancelled):
-            kind = self._handler.kind
-            _log.warning("turn failed", kind=kind, breadcrumb=str(event.id), error=repr(error))
             turn.dead_letter = encode_dead_letter(
-                event, kind=kind, attempts=turn.attempt, error=error_reason(error)
+                event, kind=self._handler.kind, attempts=turn.attempt, error=error_reason(error)
             )
         while True:
             try:
@@ -215,4 +253,22 @@ class TurnRunner:
         except SessionGone:
             turn.dead_letter = b""  # a deleted session keeps no dead letters
         except Exception as problem:  # the dead letter is stored anyway
-            _log.error("writing the error into the session failed", problem=repr(problem))
+            _log.error(
+                "writing the error into the session failed",
+                kind=self._handler.kind,
+                session=turn.event.session_id,
+                problem=log_reason(problem),
+            )
+
+
+def _result_name(result: AttemptResult) -> str:
+    """Return the name of a result in the metrics."""
+    match result:
+        case Retry():
+            return "retry"
+        case Failed():
+            return "failed"
+        case Postponed():
+            return "store_unavailable"
+        case Ended():
+            return result.name.lower()

@@ -23,6 +23,10 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_reports import WorkerReport, remove_old_reports
+from breadcrumbs.runtime.telemetry.redaction import log_reason
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
+from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
+from breadcrumbs.runtime.version import VERSION
 from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
@@ -70,11 +74,13 @@ class Worker:
         """Worker that had the name of this worker when it was last checked."""
         self._follower: Follower[Lane] = Follower(reader)
         self._liveness = Liveness(store, handler.kind, self.info.id, grace=lease_seconds)
-        self._lanes = HeldLanes(self.leases, self._liveness, self._follower)
-        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits())
+        self._metrics = WorkerMetrics(handler.kind)
+        self._lanes = HeldLanes(self.leases, self._liveness, self._follower, self._metrics)
+        self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits(), self._metrics)
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
         self._stop_requested = anyio.Event()
+        self._stopped_at = 0.0
         self._patience = lease_seconds
         """Seconds that running turns get to end after `stop`."""
         self._drain_seconds = (limits or TurnLimits()).drain_seconds
@@ -100,18 +106,29 @@ class Worker:
 
         Turns that run longer than the duration of a lease are stopped, and another worker repeats them.
         """
-        self._lanes.closed = True
-        self._stop_requested.set()
+        if not self.stopping:
+            self._lanes.closed = True
+            self._stopped_at = time.monotonic()
+            self._stop_requested.set()
 
     def drain(self) -> None:
         """Finish the running turns, release the lanes and end. Running turns get more time than after `stop`."""
         if not self.stopping:
-            _log.info("draining", kind=self.handler.kind, worker=self.name, turns=self._running_turns())
+            turns = self._running_turns()
+            _log.info("worker drain requested", kind=self.handler.kind, worker=self.name, turns=turns)
             self._patience = max(self._patience, self._drain_seconds)
         self.stop()
 
     async def run(self) -> None:
         """Take lanes and handle their events until `stop` is called."""
+        log = _log.bind(kind=self.handler.kind, worker=self.name)
+        log.info("worker started", version=VERSION)
+        with self._metrics.observing(self._lanes.gauges):
+            await self._run()
+        seconds = round(time.monotonic() - self._stopped_at, 3)
+        log.info("worker drained", seconds=seconds, unreleased_lanes=len(self._lanes.by_number))
+
+    async def _run(self) -> None:
         try:
             async with TaskSet() as self._tasks, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._liveness.stay_visible)
@@ -137,7 +154,7 @@ class Worker:
             try:
                 await self._lanes.renew_all()
             except StoreError as error:
-                _log.warning("renewing leases failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "renewing leases failed", error, kind=self.handler.kind)
             with anyio.move_on_after(self._renewal_seconds):
                 await self._stop_requested.wait()
 
@@ -150,9 +167,10 @@ class Worker:
                 registered = registered or await self.register()
                 if registered:
                     await self._balance()
-                    self.at_work.set()
+                    self._note_ready()
             except StoreError as error:
-                _log.warning("balancing lanes failed", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "balancing lanes failed", error, kind=self.handler.kind)
+            self._lanes.report_changes()
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
                 await self._stop_requested.wait()
 
@@ -163,6 +181,7 @@ class Worker:
         it again later. Raise `NameInUse` if that worker is alive.
         """
         await self.leases.register()
+        await remove_old_reports(self.store, [self.handler.kind])
         holder = await self.leases.claim_name(self.info.name)
         if holder is not None:
             before, self._name_holder = self._name_holder, holder
@@ -173,8 +192,13 @@ class Worker:
                     "name with --name, or stop it first. crumb workers list shows all workers"
                 )
             return False
-        await remove_old_reports(self.store, [self.handler.kind])
         return True
+
+    def _note_ready(self) -> None:
+        if not self.at_work.is_set():
+            self.at_work.set()
+            lanes = len(self._lanes.by_number)
+            _log.info("worker ready", kind=self.handler.kind, worker=self.name, lanes=lanes)
 
     async def _balance(self) -> None:
         share = self.leases.lane_share(await self._living_workers())
@@ -190,9 +214,9 @@ class Worker:
 
     async def _evict_dead_peers(self) -> None:
         for peer in await self._liveness.dead_peers():
-            _log.info("worker died, freeing its lanes", kind=self.handler.kind, worker=peer)
-            await self.leases.evict(peer)
+            freed = await self.leases.evict(peer)
             await self._liveness.forget(peer)
+            _log.warning("worker died", kind=self.handler.kind, worker=peer, freed_lanes=freed)
 
     async def _living_workers(self) -> list[str]:
         now = time.monotonic()
@@ -209,7 +233,8 @@ class Worker:
         """Send a heartbeat with a report. The turns that it counts are not counted again."""
         turns = self._turns
         answered, failed = turns.answered, turns.failed
-        beat = Heartbeat(self._current_report(state).encode(), answered, failed, leaving=state == "draining")
+        report, leaving = self._current_report(state).encode(), state == "draining"
+        beat = Heartbeat(report, answered, failed, leaving=leaving, name=self.info.name)
         living = []
         if state == "stopped":
             await self.leases.sign_off(beat)
@@ -289,7 +314,7 @@ class Worker:
                     await self._accept(event, lane)
                 pause = _FIRST_READ_PAUSE_SECONDS
             except StoreError as error:
-                _log.warning("reading events failed, retrying", kind=self.handler.kind, error=str(error))
+                log_store_error(_log, "reading events failed, retrying", error, kind=self.handler.kind)
                 await anyio.sleep(pause)
                 pause = min(_MAX_READ_PAUSE_SECONDS, pause * 2)
                 self._lanes.follow_again()
@@ -338,7 +363,9 @@ class Worker:
             raise
         except Exception as error:
             # Accept the event, so that it fails visibly in its own session and reading continues for the others.
-            _log.warning("filtering an event failed, accepting it", kind=self.handler.kind, error=repr(error))
+            _log.warning(
+                "filtering an event failed, accepting it", kind=self.handler.kind, error=log_reason(error)
+            )
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.http.api.replies import PROBLEM_JSON, Header, Reply
+from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _log = structlog.get_logger("breadcrumbs.http")
 
@@ -294,13 +295,12 @@ def _state_too_large(error: StateTooLarge) -> Reply:
 
 
 def _store_full(error: StoreFull) -> Reply:
-    _log.error("store full", reason=str(error))
     return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
 
 
 def _store_unavailable(error: StoreError) -> Reply:
     # The message contains the address of the Redis server. It goes to the log only.
-    _log.error("store unavailable", reason=str(error))
+    log_store_error(_log, "store unavailable", error)
     return problem(STORE_UNAVAILABLE, STORE_UNAVAILABLE.advice, headers=[(b"retry-after", b"2")])
 
 

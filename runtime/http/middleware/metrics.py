@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Awaitable, Iterator
-from itertools import accumulate
 from typing import Any, Final
 
 import structlog
@@ -18,10 +16,18 @@ from prometheus_client.core import (
 )
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from breadcrumbs.runtime.telemetry.histogram import Buckets
+
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _CLIENT_GONE_STATUS: Final = 499
 """Status of a request whose client disconnected before the reply. nginx uses the same number."""
+
+_WAITED: Final = "breadcrumbs.waited"
+"""Key of the ASGI scope: a list with the seconds that the request has waited for an answer.
+
+A router can copy the scope, so the value is shared through the list.
+"""
 
 _log = structlog.get_logger("breadcrumbs.http")
 
@@ -32,17 +38,16 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.in_flight = 0
-        self._series: dict[tuple[str, str, int], _Series] = {}
+        self._series: dict[tuple[str, str, int], Buckets] = {}
         self.registry.register(self)
 
     def record_reply(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a reply and the seconds until it started."""
+        """Count a reply and the seconds until it started, without the time that it waited for an answer."""
         key = (method, route, status)
         series = self._series.get(key)
         if series is None:
-            series = self._series[key] = _Series()
-        series.buckets[bisect_left(_BUCKETS, seconds)] += 1
-        series.seconds += seconds
+            series = self._series[key] = Buckets(_BUCKETS)
+        series.record(seconds)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for prometheus-client. Its own counters would add 10 µs to each request."""
@@ -52,15 +57,15 @@ class Metrics:
         )
         durations = HistogramMetricFamily(
             "breadcrumbs_http_request_seconds",
-            "Seconds until the response starts",
+            "Seconds from the head of a request to the start of its response. The time that a request waits for an "
+            "answer (`?wait=`) is not included, nor is the time that a stream is open.",
             labels=["method", "route", "status"],
         )
         for (method, route, status), series in list(self._series.items()):
             labels = [method, route, str(status)]
-            totals = list(accumulate(series.buckets))
-            requests.add_metric(labels, totals[-1])
-            bounds = [*(str(bound) for bound in _BUCKETS), "+Inf"]
-            durations.add_metric(labels, list(zip(bounds, totals, strict=True)), sum_value=series.seconds)
+            totals = series.cumulative()
+            requests.add_metric(labels, totals[-1][1])
+            durations.add_metric(labels, totals, sum_value=series.seconds)
         yield requests
         yield durations
 
@@ -69,9 +74,9 @@ class Metrics:
         found: dict[tuple[str, str], RouteTimes] = {}
         for (method, route, status), series in list(self._series.items()):
             times = found.setdefault((method, route), RouteTimes())
-            times.refused += sum(series.buckets) if 400 <= status < 500 else 0
-            times.failed += sum(series.buckets) if status >= 500 else 0
-            for index, count in enumerate(series.buckets):
+            times.refused += sum(series.counts) if 400 <= status < 500 else 0
+            times.failed += sum(series.counts) if status >= 500 else 0
+            for index, count in enumerate(series.counts):
                 times.counts[index] += count
         return found
 
@@ -108,14 +113,9 @@ class RouteTimes:
         return lower
 
 
-class _Series:
-    """Requests of one method, route and status."""
-
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(_BUCKETS) + 1)
-        self.seconds = 0.0
+def add_waited(scope: Scope, seconds: float) -> None:
+    """Note that a request has waited for an answer. The time is not part of its duration in the metrics."""
+    scope[_WAITED][0] += seconds
 
 
 class RequestObserver:
@@ -132,6 +132,7 @@ class RequestObserver:
             return
         began = time.perf_counter()
         status, started = _CLIENT_GONE_STATUS, 0.0
+        waited = scope[_WAITED] = [0.0]
 
         # A plain function that returns the awaitable of `send` is cheaper than another coroutine.
         def send_and_record(message: Any) -> Awaitable[None]:
@@ -149,7 +150,7 @@ class RequestObserver:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             # Use the template of the route, not the path: each id would create a new series.
             route = getattr(scope.get("endpoint"), "path", "unknown")
-            seconds = (started or time.perf_counter()) - began
+            seconds = max(0.0, (started or time.perf_counter()) - began - waited[0])
             metrics.record_reply(method, route, status, seconds)
             if self._access_log:
                 _log.debug(
@@ -159,4 +160,5 @@ class RequestObserver:
                     path=scope["raw_path"].decode("latin-1"),
                     status=status,
                     milliseconds=round(seconds * 1000, 2),
+                    waited_ms=round(waited[0] * 1000),
                 )

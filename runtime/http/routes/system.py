@@ -10,6 +10,7 @@ from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import HTML, JSON, Reply
 from breadcrumbs.runtime.http.api.schemas import Health, Swept
+from breadcrumbs.runtime.telemetry.metrics import render
 from breadcrumbs.runtime.version import VERSION
 
 routes = Routes("System")
@@ -49,7 +50,9 @@ async def ready(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "Metrics in the Prometheus text format.", media_type="text/plain"),),
 )
 async def metrics(call: HttpCall) -> Reply:
-    return Reply(200, call.services.metrics.render(), CONTENT_TYPE_LATEST.encode())
+    of_store = await call.services.store_values.render()
+    body = call.services.metrics.render() + render() + of_store
+    return Reply(200, body, CONTENT_TYPE_LATEST.encode())
 
 
 @routes.operation(

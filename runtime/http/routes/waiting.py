@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_from_error
 from breadcrumbs.runtime.http.api.replies import Header, Reply
+from breadcrumbs.runtime.http.middleware.metrics import add_waited
 from breadcrumbs.runtime.http.routes.event_stream import STREAM_HEADERS
 from breadcrumbs.runtime.sessions.messages import message_view
 from breadcrumbs.runtime.sessions.outcomes import outcome_kind
@@ -96,13 +98,17 @@ async def wait_for_answer(awaited: AwaitedAnswer) -> Reply:
         disconnected = True
         tasks.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cancel_on_disconnect)
-        async with aclosing(awaited.until_answered(patience=awaited.seconds)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Breadcrumb):
-                    outcome = piece
-        tasks.cancel_scope.cancel()
+    began = time.perf_counter()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_on_disconnect)
+            async with aclosing(awaited.until_answered(patience=awaited.seconds)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Breadcrumb):
+                        outcome = piece
+            tasks.cancel_scope.cancel()
+    finally:
+        add_waited(awaited.call.scope, time.perf_counter() - began)
     if disconnected and outcome is None:
         raise ClientDisconnected
     if outcome is None:

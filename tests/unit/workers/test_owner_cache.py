@@ -32,7 +32,7 @@ class Source:
 
 async def test_a_value_is_read_once_within_its_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source()
-    cache = OwnerCache(source.load)
+    cache = OwnerCache(source.load, name="test")
     assert cache.get_stale(ALICE) is None
     assert [await cache.get(ALICE), await cache.get(ALICE), await cache.get(BOB)] == [1, 1, 2]
     assert cache.get_stale(ALICE) == 1
@@ -43,7 +43,7 @@ async def test_a_value_is_read_once_within_its_ttl(monkeypatch: pytest.MonkeyPat
 
 async def test_concurrent_misses_share_one_read_that_cancellation_does_not_stop() -> None:
     source = Source()
-    cache = OwnerCache(source.load)
+    cache = OwnerCache(source.load, name="test")
     source.open.clear()
     first, second = (asyncio.create_task(cache.get(ALICE)) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -56,7 +56,7 @@ async def test_concurrent_misses_share_one_read_that_cancellation_does_not_stop(
 
 async def test_a_read_that_was_in_flight_during_a_change_is_not_cached() -> None:
     source = Source()
-    cache = OwnerCache(source.load)
+    cache = OwnerCache(source.load, name="test")
     source.open.clear()
     before = asyncio.create_task(cache.get(ALICE))
     await asyncio.sleep(0.01)
@@ -70,7 +70,7 @@ async def test_a_read_that_was_in_flight_during_a_change_is_not_cached() -> None
 
 async def test_a_failed_read_is_raised_to_all_waiters_and_repeated_by_the_next() -> None:
     source = Source()
-    cache = OwnerCache(source.load)
+    cache = OwnerCache(source.load, name="test")
     source.problem = OSError("away")
     asked = await asyncio.gather(cache.get(ALICE), cache.get(ALICE), return_exceptions=True)
     assert [str(error) for error in asked] == ["away", "away"] and len(source.loads) == 1
@@ -80,7 +80,7 @@ async def test_a_failed_read_is_raised_to_all_waiters_and_repeated_by_the_next()
 
 async def test_the_cache_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._MAX_OWNERS", 10)
-    cache = OwnerCache(Source().load)
+    cache = OwnerCache(Source().load, name="test")
     for number in range(100):
         await cache.get(UUID(int=number))
     assert len(cache._values) <= 11
