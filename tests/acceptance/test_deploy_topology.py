@@ -373,8 +373,12 @@ def test_prometheus_scrapes_all_processes_and_evaluates_all_rules(installed: Ins
 
     until(lambda: all(rule["health"] == "ok" for rule in rules()), lambda: json.dumps(rules()))
     assert {rule["name"] for rule in rules()} == {rule["alert"] for rule in RULES}
-    firing = [rule["name"] for rule in rules() if rule["state"] != "inactive"]
-    assert firing == [], "alerts on a healthy installation"
+
+    def healthy() -> bool:
+        return all(rule["state"] == "inactive" for rule in rules())
+
+    # Before the first scrape, and while the workers share their lanes again, alerts are pending for a moment.
+    until(healthy, lambda: json.dumps([rule for rule in rules() if rule["state"] != "inactive"]))
     installed.terminate("builder")
 
     def notices() -> bool:
