@@ -167,6 +167,14 @@ def test_the_commands_and_variables_of_our_services_exist(compose: dict[str, Any
         check_variables(compose["services"][name].get("environment", {}))
 
 
+def test_our_services_share_a_volume_that_they_may_write_to(compose: dict[str, Any]) -> None:
+    for name in OUR_SERVICES:
+        folder = compose["services"][name]["environment"]["CRUMB_DATA"]
+        assert f"state:{folder}" in compose["services"][name]["volumes"]
+        # A new volume gets the owner of the folder in the image.
+        assert f"install --directory --owner=crumb --mode=0700 {folder}" in (ROOT / "Dockerfile").read_text()
+
+
 def test_prometheus_scrapes_the_ports_of_our_services(compose: dict[str, Any]) -> None:
     config = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.yml").read_text("utf-8"))
     scraped = {

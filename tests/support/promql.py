@@ -68,8 +68,15 @@ class _Checker:
             for side in (node.lhs, node.rhs)
             if not isinstance(side, promql.NumberLiteral)
         ]
+        if str(node.op) == "or":
+            return sides[0] & sides[1]
+        matching = node.modifier and node.modifier.matching
+        if matching:
+            for side in sides:
+                self._require(set(matching.labels), side, node)
+            return sides[0]
         if len(sides) == 2 and sides[0] != sides[1]:
-            # The expressions of this project have no `on` and no `group_left`: other labels would match nothing.
+            # Without `on`, sides with different labels match nothing.
             raise UnknownName(f"sides with different labels in {node.prettify()}")
         return sides[0] if sides else frozenset()
 
@@ -77,11 +84,16 @@ class _Checker:
         labels: Set[str] = frozenset()
         for argument in node.args:
             labels = labels | self.labels_of(argument)
+        if node.func.name == "absent":
+            (selector,) = node.args
+            return {
+                matcher.name for matcher in selector.matchers.matchers if matcher.op == promql.MatchOp.Equal
+            }
         if node.func.name == "histogram_quantile":
             if "le" not in labels:
                 raise UnknownName(f"label le is lost in {node.prettify()}")
             return labels - {"le"}
-        return frozenset() if node.func.name == "absent" else labels
+        return labels
 
     @staticmethod
     def _require(names: set[str], labels: Set[str], node: promql.Expr) -> None:
