@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.settings.settings import Settings, load_settings
-from tests.acceptance.test_project_files import _StrictLoader, fences, interpolate
+from tests.acceptance.test_project_files import fences, interpolate
 from tests.support.servers import Server, redis_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +37,15 @@ SYSTEMD = DEPLOY / "systemd"
 CHART = DEPLOY / "helm" / "breadcrumbs"
 OUR_SERVICES = ("api", "context-builder", "agent-runner")
 REQUIRED = {"BREADCRUMBS_SITE": "chat.example.org", "BREADCRUMBS_TLS": "internal"}
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """YAML loader that refuses a key that one mapping has twice. A key may override a merged one (`<<`)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        assert len(keys) == len(set(keys)), f"duplicate key: {keys}"
+        return super().construct_mapping(node, deep)
 
 
 def tool(name: str) -> str:
@@ -74,7 +83,7 @@ def test_the_readme_mentions_every_file() -> None:
     tracked = run("git", "ls-files", "deploy", cwd=ROOT).stdout.split()
     if not tracked:
         pytest.skip("not a git repository")
-    for file in map(Path, tracked):
+    for file in (Path(name) for name in tracked if name != "deploy/README.md"):
         below = file.relative_to("deploy")
         named = {str(parent) + "/" for parent in below.parents} | {str(below)}
         assert any(f"`{name}`" in text for name in named), below
@@ -94,7 +103,7 @@ def test_no_file_contains_a_password_or_uses_a_moving_tag() -> None:
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.load((COMPOSE / "compose.yaml").read_text("utf-8"), _StrictLoader)
+    document: dict[str, Any] = yaml.load((COMPOSE / "compose.yaml").read_text("utf-8"), UniqueKeys)
     return document
 
 
@@ -386,7 +395,7 @@ def values_schema() -> Any:
 
 
 def default_values() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.load((CHART / "values.yaml").read_text("utf-8"), _StrictLoader)
+    values: dict[str, Any] = yaml.load((CHART / "values.yaml").read_text("utf-8"), UniqueKeys)
     return values
 
 
@@ -435,7 +444,7 @@ def rendered(*arguments: str) -> list[dict[str, Any]]:
     """Render the chart with Helm. Fail if Helm refuses it."""
     ended = run(tool("helm"), "template", "prod", str(CHART), *arguments)
     assert ended.returncode == 0, ended.stderr
-    return [document for document in yaml.load_all(ended.stdout, _StrictLoader) if document]
+    return [document for document in yaml.load_all(ended.stdout, UniqueKeys) if document]
 
 
 @pytest.fixture(scope="module")
