@@ -46,7 +46,7 @@ class _Checker:
         raise NotImplementedError(f"no rule for {type(node).__name__}")
 
     def _of_selector(self, node: promql.VectorSelector) -> Set[str]:
-        if node.name not in self._metrics:
+        if node.name is None or node.name not in self._metrics:
             raise UnknownName(f"metric {node.name}")
         labels = self._metrics[node.name] | TARGET_LABELS
         self._require({matcher.name for matcher in node.matchers.matchers}, labels, node)
