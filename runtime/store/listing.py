@@ -15,6 +15,7 @@ from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
+from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
@@ -27,7 +28,10 @@ not read the whole store."""
 MAX_SCANNED_BYTES: Final = 64 << 20
 """The same limit in bytes of stored bodies, because large breadcrumbs take time to parse."""
 
-_BODIES = Script("bodies")
+_BODIES, _NEWEST = Script("bodies"), Script("newest")
+
+_MAX_NEWEST: Final = 128
+"""Up to this many breadcrumbs of a session are read with one script. A script blocks the server, so it is limited."""
 
 _SMALL_BATCH: Final = 16
 """Up to this many bodies are read with one MGET without a size limit. This makes short pages fast."""
@@ -40,7 +44,7 @@ async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired:
     """See `Store.list`."""
     query.check()
     start = open_cursor(context.secret, owner, query) or query.start
-    scan = _Scan(context, owner, query, await _plan(context, owner, query), start)
+    scan = _Scan(context, owner, query, start)
     builder = _PageBuilder(query, began=context.clock.now_at_least(), with_expired=with_expired)
     while scan.has_more and builder.wants_more:
         keys, bodies = await scan.read()
@@ -53,23 +57,16 @@ async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired:
 class _Scan:
     """Reads the breadcrumbs in several indexes, in the order of a query."""
 
-    def __init__(
-        self, context: ReadContext, owner: UUID, query: Query, indexes: list[Index], start: SortKey | None
-    ) -> None:
+    def __init__(self, context: ReadContext, owner: UUID, query: Query, start: SortKey | None) -> None:
         self._context = context
         self._owner = owner
+        self._query = query
+        self._start = start
         self._budget = query.max_bytes or MAX_SCANNED_BYTES
-        wanted = query.offset + query.limit + 1  # one more shows whether there is another page
-        spread = 1 if len(indexes) <= 1 else 2
-        self._merge = Merge(
-            indexes,
-            _range_reader(context, query),
-            descending=query.descending,
-            start=start,
-            piece=spread * wanted // max(1, len(indexes)) + 1,
-        )
-        self._batch = wanted
-        self._exhausted = not indexes
+        self._batch = query.offset + query.limit + 1  # one more shows whether there is another page
+        self._merge: Merge | None = None
+        self._reads_newest = start is None and _is_of_one_session(query) and self._batch <= _MAX_NEWEST
+        self._exhausted = False
         self._pending: list[tuple[SortKey, Index]] = []
 
     @property
@@ -78,15 +75,54 @@ class _Scan:
 
     async def read(self) -> tuple[list[SortKey], list[bytes | None]]:
         """Return the next sort keys and their bodies, at least one before the end."""
-        if not self._pending:
-            self._pending = await self._merge.take(self._batch)
-            self._exhausted = len(self._pending) < self._batch
-            self._batch = min(1_000, max(64, 2 * self._batch))
-        bodies = await _bodies(self._context, self._owner, self._pending, self._budget)
+        bodies = None
+        if self._reads_newest:
+            self._reads_newest = False
+            bodies = await self._read_newest()
+        if bodies is None:
+            if not self._pending:
+                await self._find_next()
+            bodies = await _bodies(self._context, self._owner, self._pending, self._budget)
         # With a used-up byte budget there are fewer bodies than keys.
         keys = [key for key, _ in self._pending[: len(bodies)]]
         self._pending = self._pending[len(bodies) :]
         return keys, bodies
+
+    async def _read_newest(self) -> list[bytes | None] | None:
+        """Read the first keys and bodies of a session in one round trip.
+
+        None: it has too many schemas for one script, or its keys are on two nodes while its lane moves. Each key is
+        then read with a command of its own.
+        """
+        try:
+            found = await _newest(self._context, self._owner, self._query, self._batch, self._budget)
+        except StoreUnavailable:
+            return None
+        if found is None:
+            return None
+        self._pending, bodies = found
+        self._exhausted = len(self._pending) < self._batch
+        if self._pending:
+            self._start = self._pending[-1][0]
+        return bodies
+
+    async def _find_next(self) -> None:
+        if self._merge is None:
+            self._merge = await self._open_merge()
+        self._pending = await self._merge.take(self._batch)
+        self._exhausted = len(self._pending) < self._batch
+        self._batch = min(1_000, max(64, 2 * self._batch))
+
+    async def _open_merge(self) -> Merge:
+        indexes = await _plan(self._context, self._owner, self._query)
+        spread = 1 if len(indexes) <= 1 else 2
+        return Merge(
+            indexes,
+            _range_reader(self._context, self._query),
+            descending=self._query.descending,
+            start=self._start,
+            piece=spread * self._batch // max(1, len(indexes)) + 1,
+        )
 
 
 class _PageBuilder:
@@ -247,6 +283,39 @@ async def _sessionless_indexes(context: ReadContext, owner: UUID, schema: str | 
 
 
 # Reading of indexes and bodies
+
+
+def _is_of_one_session(query: Query) -> bool:
+    """Return whether a query lists the newest breadcrumbs of one session."""
+    return len(query.sessions) == 1 and query.order == "-created_at" and not query.sessionless
+
+
+async def _newest(
+    context: ReadContext, owner: UUID, query: Query, count: int, budget: int
+) -> tuple[list[tuple[SortKey, Index]], list[bytes | None]] | None:
+    """Return the newest keys of a session, and the first bodies. None: too many schemas for one script."""
+    (session,) = query.sessions
+    keys, lane = context.keys, context.keys.session_lane(owner, session)
+    schemas = (query.schema_name,) if query.schema_name is not None else query.schema_names
+    indexes = [keys.by_session(lane, owner, session, name) for name in dict.fromkeys(schemas)]
+    reply = await context.connection.run(
+        lane,
+        _NEWEST,
+        [keys.schemas(lane, owner), *indexes],
+        [
+            keys.by_session(lane, owner, session, ""),
+            keys.body(lane, owner, b""),
+            count,
+            query.created_since or 0,
+            budget,
+        ],
+    )
+    if reply is None:
+        return None
+    flat, bodies = reply
+    index = Index(lane, b"")  # bodies are found by their lane
+    found = [(SortKey(int(float(score)), id), index) for id, score in zip(flat[::2], flat[1::2], strict=True)]
+    return found, bodies
 
 
 def _range_reader(context: ReadContext, query: Query) -> RangeReader:

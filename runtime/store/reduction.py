@@ -13,6 +13,7 @@ from __future__ import annotations
 from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -25,6 +26,10 @@ _CONTEXT_KEYS: Final = frozenset(("consumer_id", "trigger_id", "as_of", "explain
 
 SHORT_ID_LENGTH: Final = 22
 """Length of an id in base64, without padding."""
+SOURCE_DEFAULTS: Final[Mapping[str, Any]] = {"method": "recent", "scope": "current"}
+"""Values that the description of a source does not store."""
+USUAL_PLACE: Final = "c"
+"""Place of an item in a short row."""
 
 
 def references_only(crumb: Breadcrumb) -> bytes:
@@ -36,6 +41,7 @@ def references_only(crumb: Breadcrumb) -> bytes:
     try:
         explain = context["explain"]
         context["explain"] = explain | {
+            "sources": [_source_row(source) for source in explain["sources"]],
             "items": [_item_row(item) for item in explain["items"]],
             "left_out": [_left_out_row(out) for out in explain["left_out"]],
         }
@@ -87,17 +93,26 @@ def _is_context(context: Mapping[str, Any]) -> bool:
     return context.keys() >= _CONTEXT_KEYS
 
 
+@lru_cache(8_192)  # the contexts of a session refer to the same breadcrumbs
 def _short_id(id: str) -> str:
     """Return an id in base64. It is shorter than the usual form, and each turn stores many ids."""
     return b2a_base64(bytes.fromhex(id.replace("-", "")), newline=False)[:SHORT_ID_LENGTH].decode()
 
 
+def _source_row(source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if SOURCE_DEFAULTS.get(name) != value}
+
+
 def _item_row(item: Any) -> Any:
+    """Return the row of an item. Most items are in their first version and in the conversation: a short row."""
     if isinstance(item, list):
         return item
-    row = [
-        _short_id(item["id"]), item["version"], item.get("number", -1), item["place"][0], item["rank"], item["tokens"],
-    ]  # fmt: skip
+    id, version, number, place = (
+        _short_id(item["id"]), item["version"], item.get("number", -1), item["place"][0],
+    )  # fmt: skip
+    if version == 1 and place == USUAL_PLACE and "cut" not in item and "matched" not in item:
+        return [id, number, item["rank"], item["tokens"]]
+    row = [id, version, number, place, item["rank"], item["tokens"]]
     if "cut" in item:
         return [*row, item.get("matched", []), [item["cut"]["kept"], item["cut"]["of"]]]
     return [*row, item["matched"]] if "matched" in item else row

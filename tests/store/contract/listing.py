@@ -324,6 +324,49 @@ class Listing(Contract):
         with pytest.raises(InvalidInput):
             await store.recent(ALICE, "s", MESSAGE, limit)
 
+    async def test_the_first_page_of_a_session_takes_one_round_trip(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(12):
+            await store.create(ALICE, crumb(str(number), schema=(MESSAGE, ANSWER)[number % 2], session="s"))
+        calls: list[str] = []
+        connection = store.connection
+
+        def count(name: str) -> None:
+            method = getattr(connection, name)
+
+            def counted(*args: Any) -> Any:
+                calls.append(name)
+                return method(*args)
+
+            monkeypatch.setattr(connection, name, counted)
+
+        for name in ("call", "call_all", "run"):
+            count(name)
+        for query in (Query(session_id="s", limit=10), Query(session_id="s", schema_name=MESSAGE, limit=10)):
+            calls.clear()
+            await store.list(ALICE, query)
+            assert calls[0] == "run" and calls.count("run") == 1 and "call_all" not in calls
+
+    async def test_a_session_with_many_schemas_is_listed_in_order(self, store: Store) -> None:
+        for number in range(70):
+            await store.create(ALICE, crumb(str(number), schema=f"kind{number}.v1", session="s"))
+        expected = [str(number) for number in reversed(range(70))]
+        listed = await everything(store, ALICE, Query(session_id="s"), limit=9)
+        assert [item.title for item in listed] == expected
+
+    async def test_a_byte_limit_ends_the_first_page_of_a_session(self, store: Store) -> None:
+        for number in range(6):
+            schema = (MESSAGE, ANSWER)[number % 2]
+            await store.create(
+                ALICE, crumb(str(number), schema=schema, session="s", context={"text": "x" * 2_000})
+            )
+        query = Query(session_id="s", limit=10, max_bytes=5_000)
+        page = await store.list(ALICE, query)
+        assert [item.title for item in page.items] == ["5", "4"] and page.next_cursor is not None
+        rest = await store.list(ALICE, replace(query, cursor=page.next_cursor))
+        assert [item.title for item in rest.items] == ["3", "2"]
+
     async def test_an_owner_with_nothing_gets_an_empty_page(self, store: Store) -> None:
         await store.create(BOB, crumb())
         for query in (
