@@ -17,7 +17,9 @@ RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 
 FROM python:3.12-slim
 # A fixed number, so that a mounted volume can be given to it by name or by number.
-RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin crumb
+# The folder is for a volume: processes remember there which store they have used.
+RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin crumb \
+    && install --directory --owner=crumb --mode=0700 /var/lib/breadcrumbs
 COPY --from=build /opt/breadcrumbs /opt/breadcrumbs
 ENV PATH=/opt/breadcrumbs/bin:$PATH \
     PYTHONUNBUFFERED=1

@@ -29,6 +29,7 @@ OTHER_PAGES = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
     "bench/README.md": "project/bench.md",
+    "deploy/README.md": "project/deploy.md",
     "examples/README.md": "project/examples.md",
     "extension/README.md": "project/extension.md",
     "web/README.md": "project/web.md",

@@ -59,6 +59,7 @@ DOCUMENTS = [
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "deploy/README.md",
     "examples/README.md",
     "extension/README.md",
     *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").rglob("*.md")),
@@ -408,7 +409,7 @@ def build_wheel(tree: Path, out: Path) -> Path:
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 FOLDERS = (
-    r"(?:runtime|tests|docs|bench|breadcrumbs|context_builder|agents|config|examples|extension|typings|web|\.ci"
+    r"(?:runtime|tests|docs|bench|breadcrumbs|context_builder|agents|config|deploy|examples|extension|typings|web|\.ci"
     r"|\.github)/"
 )
 

@@ -2,8 +2,9 @@
 
     .venv/bin/python -m tests.support.release_version 0.2.0
 
-`pyproject.toml` is the source: the package, the CLI and the server read the version of the installed package. npm and
-Chromium do not read that file, so the page, the TypeScript client and the extension repeat the number.
+`pyproject.toml` is the source: the package, the CLI and the server read the version of the installed package. npm,
+Chromium and Helm do not read that file, so the page, the TypeScript client, the extension and the chart repeat the
+number.
 `tests/unit/project/test_version.py` checks that all of them agree.
 """
 
@@ -27,8 +28,13 @@ JSON_FILES: Final = (
 )
 """Files that repeat the version. The lock file has it twice: at the top, and for the package itself."""
 
+CHART: Final = "deploy/helm/breadcrumbs/Chart.yaml"
+"""The chart repeats the version twice: its own, and that of the image."""
+FILES: Final = (*JSON_FILES, CHART)
+
 _FORM: Final = re.compile(r"\d+\.\d+\.\d+")  # a manifest of an extension allows numbers and dots only
 _JSON_VERSION: Final = re.compile(r'("version": ")([^"]*)(")')
+_CHART_VERSION: Final = re.compile(r'^((?:version|appVersion): "?)([^"\n]*)("?)$', re.MULTILINE)
 _PROJECT_VERSION: Final = re.compile(r'^(version = ")([^"]*)(")$', re.MULTILINE)
 
 
@@ -46,6 +52,8 @@ def repeated_versions(root: Path = ROOT) -> Iterator[tuple[str, str]]:
         yield name, document["version"]
         if name.endswith("package-lock.json"):
             yield f"{name}, packages", document["packages"][""]["version"]
+    for line in _CHART_VERSION.finditer((root / CHART).read_text("utf-8")):
+        yield f"{CHART}, {line[1]}", line[2]
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
@@ -55,6 +63,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
     _replace(root / "pyproject.toml", _PROJECT_VERSION, version, count=1)
     for name in JSON_FILES:
         _replace(root / name, _JSON_VERSION, version, count=2 if name.endswith("package-lock.json") else 1)
+    _replace(root / CHART, _CHART_VERSION, version, count=2)
 
 
 def _replace(path: Path, pattern: re.Pattern[str], version: str, *, count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import breadcrumbs
 from breadcrumbs.runtime.version import VERSION
-from tests.support.release_version import JSON_FILES, ROOT, project_version, repeated_versions, set_version
+from tests.support.release_version import FILES, ROOT, project_version, repeated_versions, set_version
 
 PACKAGES = ("agents", "breadcrumbs", "config", "context_builder", "runtime", "web")
 
@@ -22,7 +22,7 @@ def test_the_package_and_the_server_report_the_version_of_the_project() -> None:
 
 
 @pytest.mark.parametrize(("place", "found"), list(repeated_versions()))
-def test_files_for_npm_and_chromium_repeat_the_version_of_the_project(place: str, found: str) -> None:
+def test_files_for_npm_chromium_and_helm_repeat_the_version_of_the_project(place: str, found: str) -> None:
     assert found == project_version(), f"{place}: run python -m tests.support.release_version"
 
 
@@ -36,7 +36,7 @@ def test_no_python_module_contains_the_version() -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    for name in ("pyproject.toml", *JSON_FILES):
+    for name in ("pyproject.toml", *FILES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -47,7 +47,7 @@ def test_a_new_version_is_written_into_every_place_and_changes_nothing_else(copi
     assert project_version(copied) == "12.34.56"
     assert {found for _, found in repeated_versions(copied)} == {"12.34.56"}
     set_version(project_version(), copied)
-    for name in ("pyproject.toml", *JSON_FILES):
+    for name in ("pyproject.toml", *FILES):
         assert (copied / name).read_bytes() == (ROOT / name).read_bytes()
 
 
