@@ -58,7 +58,7 @@ class _MonitoringCommand(TyperCommand):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to check, and how."""
+    """The checks to make, and how to make them."""
 
     selection: Selection
     fix: bool
@@ -116,7 +116,7 @@ def doctor(
     ] = 600,
     as_json: JsonOption = False,
 ) -> int:
-    """Check the installation, the API, the store, the workers and the models.
+    """Check the API, the store, the workers and the models.
 
     Prints advice for each problem. Exit codes, as for Nagios plugins: 0 no problem, 1 warnings, 2 errors, 3 something
     could not be checked, or the command line is wrong.
@@ -150,7 +150,7 @@ def doctor(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where to check: the address of the API, and the flags for the settings."""
+    """The installation to check: the address of the API, and the flags for the settings."""
 
     url: str | None
     token: str | None

@@ -65,7 +65,8 @@ def _print_finding(out: Console, finding: Finding, mark: str, colour: str) -> No
 
     name = f"{finding.id} ({visible(finding.subject)})" if finding.subject else finding.id
     first, *others = _wrap(out, f"{name}: {visible(finding.message)}", "  ")
-    line = Text(f"{mark} ", style=f"bold {colour}")
+    line = Text()
+    line.append(f"{mark} ", style=f"bold {colour}")
     # A very long name is wrapped too, and then the bold part ends with the first line.
     line.append(first[: len(name) + 1], style="bold")
     line.append(first[len(name) + 1 :])
