@@ -50,6 +50,28 @@ LoadOption = Annotated[
     list[str] | None,
     typer.Option("--load", help="Python module with your own agents and tools. Runs only these."),
 ]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        help="Name of this worker in crumb workers list. Unique among running workers of its kind. "
+        "[env: CRUMB_WORKER_NAME; default: host, process id and a random part]",
+    ),
+]
+MetricsHostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host",
+        help="Address of the metrics port, 0.0.0.0 in a container. [env: CRUMB_METRICS_HOST; default: 127.0.0.1]",
+    ),
+]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Port for /metrics, /health and /ready, 0 for any free port. [env: CRUMB_METRICS_PORT; default: none]",
+    ),
+]
 LogLevelOption = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
 ]
@@ -76,6 +98,7 @@ def up(
     context_config: ContextConfigOption = None,
     agents: AgentsOption = None,
     model: ModelOption = None,
+    name: NameOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -102,6 +125,7 @@ def up(
         context_config=context_config,
         agents=agents,
         model=model,
+        worker_name=name,
         log_level=log_level,
         log_format=log_format,
     )
@@ -152,6 +176,9 @@ def build_contexts(
     context_config: ContextConfigOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    name: NameOption = None,
+    metrics_host: MetricsHostOption = None,
+    metrics_port: MetricsPortOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -172,6 +199,9 @@ def build_contexts(
         data=data,
         context_config=context_config,
         lanes=lanes,
+        worker_name=name,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
         log_level=log_level,
         log_format=log_format,
     )
@@ -189,6 +219,9 @@ def run_agents(
     context_config: ContextConfigOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    name: NameOption = None,
+    metrics_host: MetricsHostOption = None,
+    metrics_port: MetricsPortOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -200,6 +233,7 @@ def run_agents(
     crumb run-agents --load my_agents
 
     After Ctrl-C or SIGTERM it finishes the turns that it has started. Other agent runners take over the rest.
+    crumb workers drain NAME does the same from another machine, and gives long turns more time.
     """
     from breadcrumbs.composition.processes import run_agent_runner
     from breadcrumbs.runtime.settings.settings import load_settings
@@ -213,6 +247,9 @@ def run_agents(
         model=model,
         context_config=context_config,
         lanes=lanes,
+        worker_name=name,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
         log_level=log_level,
         log_format=log_format,
     )

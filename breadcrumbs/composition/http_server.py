@@ -6,7 +6,6 @@ runners, all in one process.
 
 from __future__ import annotations
 
-import errno
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.composition.answering_agents import read_answering_agents
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
+from breadcrumbs.composition.listener import open_listener
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.replays import open_server_models
 from breadcrumbs.composition.storage import data_directory, open_store
@@ -87,7 +87,7 @@ def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int 
     """
     configure_logs(settings)
     _exit_on_sigterm()
-    with _open_listener(settings) as listener:
+    with open_listener(settings.host, settings.port) as listener:
         if settings.redis is not None:
             return run_async(_serve(settings, settings.redis, listener, workers=workers, hooks=hooks))
         # Start the embedded server before the event loop. Loading much data takes a while, and Ctrl-C must be able to
@@ -254,40 +254,6 @@ async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
 
 
 # The listening socket
-
-
-def _open_listener(settings: Settings) -> socket.socket:
-    """Open the listening socket.
-
-    This is done first, so that a port in use is reported before anything starts.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise StartupError(f"cannot listen on {settings.host}: {error.strerror or error}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # Listen now. If this waited until the start is complete, another process could take the port.
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        advice = _LISTEN_ADVICE.get(error.errno or 0, "choose another port with --port")
-        raise StartupError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; {advice}"
-        ) from None
-    listener.setblocking(False)
-    return listener
-
-
-_LISTEN_ADVICE = {
-    errno.EADDRINUSE: "stop the process that uses it, or choose another port: --port 0 takes any free one",
-    errno.EACCES: "ports below 1024 need root: choose another port with --port",
-    errno.EADDRNOTAVAIL: "this machine does not have that address: choose another one with --host",
-}
 
 
 def _listening_url(listener: socket.socket) -> str:

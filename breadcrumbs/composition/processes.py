@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents
 from breadcrumbs.composition.storage import attached_store, shown_address
+from breadcrumbs.composition.worker_port import open_worker_port
 from breadcrumbs.composition.workers import (
     WorkerParts,
     agent_worker,
@@ -112,26 +113,32 @@ def _run_process(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _work_until_signal(settings: Settings, *workers: Worker) -> None:
-    """Run workers until SIGTERM or SIGINT. Running turns are finished first."""
-    async with anyio.create_task_group() as tasks:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with anyio.create_task_group() as announcing:
-                for worker in workers:
-                    tasks.start_soon(worker.run)
-                    announcing.start_soon(_announce_ready, settings, worker)
-                async for _ in signals:
-                    break
-                announcing.cancel_scope.cancel()
+    """Run workers until SIGTERM, SIGINT, or until all are drained. Running turns are finished first."""
+    async with open_worker_port(settings, workers) as port, anyio.create_task_group() as background:
+        background.start_soon(_stop_on_signal, workers)
+        for worker in workers:
+            background.start_soon(_announce_ready, settings, worker, port)
+        async with anyio.create_task_group() as tasks:
             for worker in workers:
-                worker.stop()
+                tasks.start_soon(worker.run)
+        background.cancel_scope.cancel()
 
 
-async def _announce_ready(settings: Settings, worker: Worker) -> None:
+async def _stop_on_signal(workers: Sequence[Worker]) -> None:
+    """Stop the workers on the first signal. A second one ends the process at once."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            break
+    for worker in workers:
+        worker.stop()
+
+
+async def _announce_ready(settings: Settings, worker: Worker, port: int | None) -> None:
     await worker.at_work.wait()
-    print_ready_line(settings, worker)
+    print_ready_line(settings, worker, port)
 
 
-def print_ready_line(settings: Settings, worker: Worker) -> None:
+def print_ready_line(settings: Settings, worker: Worker, port: int | None = None) -> None:
     """Report that a worker is ready.
 
     Print a sentence on a terminal, otherwise one line of JSON.
@@ -139,6 +146,8 @@ def print_ready_line(settings: Settings, worker: Worker) -> None:
     kind = worker.handler.kind
     if not sys.stdout.isatty():
         ready = {"event": "ready", "kind": kind, "worker": worker.name, "pid": os.getpid()}
+        if port is not None:
+            ready["metrics_port"] = port
         sys.stdout.write(orjson.dumps(ready).decode() + "\n")
         sys.stdout.flush()
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 from uuid import UUID
@@ -17,7 +17,7 @@ import anyio
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
-from breadcrumbs.agents.models.offered import ModelChoices
+from breadcrumbs.agents.models.offered import ModelChoices, public_name
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
@@ -37,7 +37,7 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
-from breadcrumbs.runtime.store.offered_models import publish_models
+from breadcrumbs.runtime.store.offered_models import ModelOffer, publish_models
 from breadcrumbs.runtime.store.published_agents import publish_agents
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -45,6 +45,7 @@ from breadcrumbs.runtime.workers.leases import start_at_newest_event
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import Handler
 from breadcrumbs.runtime.workers.worker import Worker
+from breadcrumbs.runtime.workers.worker_info import WorkerInfo
 
 # Context configs
 
@@ -92,6 +93,11 @@ class WorkerParts:
     settings: Settings
     configs: ConfigsInForce
     """Context configs in force."""
+    info: WorkerInfo = field(init=False)
+    """Identity that all workers of the process share."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "info", WorkerInfo.create(self.settings.worker_name))
 
 
 def context_worker(parts: WorkerParts) -> Worker:
@@ -104,7 +110,7 @@ def context_worker(parts: WorkerParts) -> Worker:
 @asynccontextmanager
 async def watched_config(parts: WorkerParts, builder: Worker) -> AsyncIterator[None]:
     """Check the config file of a context builder regularly, and publish it for processes without a builder."""
-    async with parts.configs.watched(), publishing(parts.store, parts.configs, builder.name):
+    async with parts.configs.watched(), publishing(parts.store, parts.configs, builder.info.id):
         yield
 
 
@@ -134,7 +140,8 @@ async def agent_worker(
         hints = SchemaHints(store)
 
         choices = ModelChoices(models)
-        await publish_models(store, kind or AgentRunner.kind, choices.offer(_common_model(configured)))
+        offer = choices.offer(_common_model(configured))
+        await publish_models(store, kind or AgentRunner.kind, offer)
         await publish_agents(store, kind or AgentRunner.kind, describe_agents(configured))
 
         def model_of(agent: ActiveAgent) -> Model:
@@ -171,7 +178,7 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield _make_worker(parts, runner)
+        yield _make_worker(parts, runner, _agent_info(parts.info, configured, offer))
     finally:
         await models.close()
         await adk.close()
@@ -187,14 +194,26 @@ def _common_model(agents: Iterable[ActiveAgent]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _make_worker(parts: WorkerParts, handler: Handler) -> Worker:
+def _agent_info(info: WorkerInfo, agents: Iterable[ActiveAgent], offer: ModelOffer) -> WorkerInfo:
+    """Return the identity of a worker with its agents, and with the models that they and the sessions can use."""
+    definitions = [agent.definition for agent in agents]
+    own = (public_name(definition.model) for definition in definitions if definition.model is not None)
+    offered = (model.model for model in offer.models)
+    ids = dict.fromkeys(definition.agent_id for definition in definitions)
+    return info.running(tuple(ids), tuple(dict.fromkeys([*own, *offered])))
+
+
+def _make_worker(parts: WorkerParts, handler: Handler, info: WorkerInfo | None = None) -> Worker:
     settings = parts.settings
     return Worker(
         parts.store,
         parts.reader,
         handler,
         lease_seconds=settings.lease_seconds,
-        limits=TurnLimits(attempts=settings.turn_attempts),
+        limits=TurnLimits(
+            attempts=settings.turn_attempts, drain_seconds=settings.drain_timeout.total_seconds()
+        ),
+        info=info or parts.info,
     )
 
 

@@ -9,4 +9,5 @@ __all__ = [
     "app",
     "routes",
     "server",
+    "worker_port",
 ]

@@ -175,6 +175,19 @@ class Settings(BaseSettings):
     turn_attempts: Annotated[int, Field(ge=1, le=100)] = Field(
         4, description="Number of attempts per turn before it becomes a dead letter"
     )
+    worker_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = Field(
+        None,
+        description="Name of the workers of this process. Default: host, process id and a random part",
+    )
+    drain_timeout: Duration = Field(
+        "60s",
+        validate_default=True,
+        description="Longest time that `crumb workers drain` waits for running turns",
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of the metrics port of a worker")
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="Port of a worker for /metrics, /health and /ready. Default: none"
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"

@@ -18,6 +18,7 @@ __all__ = [
     "indexes",
     "keys",
     "lane_counts",
+    "load_history",
     "lookup",
     "offered_models",
     "opening",
@@ -38,6 +39,7 @@ __all__ = [
     "store",
     "turn_retries",
     "worker_records",
+    "worker_reports",
     "write_cache",
     "written",
 ]

@@ -69,6 +69,12 @@ Lane 0 only: workers
                                               (exceptions: see housekeeping.py)
     W <kind>                         zset     workers; score = time from which a worker counts as dead
     w <kind>                         set      workers whose death is detected by their connection (liveness.py)
+    R <kind>                         hash     worker -> `<time of its last heartbeat> <JSON>`: its report
+                                              (worker_reports.py). Workers that ended stay for a limited time
+    j <kind>                         hash     name -> the worker of this kind that has it, or had it last
+    J <kind>                         hash     worker -> time when its drain was requested
+    C <kind>                         hash     turns of all workers of this kind: answered, failed
+    F                                hash     history: minute modulo its length -> `<minute> <JSON>` (load_history.py)
     G <worker>                       string   the config file that a context builder uses (JSON); expires by itself
     M                                hash     kind of worker -> models that it offers (JSON, see offered_models.py);
                                               absent until an agent runner has started
@@ -260,6 +266,21 @@ class Keys:
 
     def visible_workers(self, kind: str) -> bytes:
         return b"%sw%s" % (self._prefixes[0], kind.encode())
+
+    def worker_reports(self, kind: str) -> bytes:
+        return b"%sR%s" % (self._prefixes[0], kind.encode())
+
+    def worker_names(self, kind: str) -> bytes:
+        return b"%sj%s" % (self._prefixes[0], kind.encode())
+
+    def drain_requests(self, kind: str) -> bytes:
+        return b"%sJ%s" % (self._prefixes[0], kind.encode())
+
+    def turn_counters(self, kind: str) -> bytes:
+        return b"%sC%s" % (self._prefixes[0], kind.encode())
+
+    def load_history(self) -> bytes:
+        return self._prefixes[0] + b"F"
 
     def published_config(self, worker: str) -> bytes:
         return b"%sG%s" % (self._prefixes[0], worker.encode())

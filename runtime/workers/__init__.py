@@ -15,4 +15,5 @@ __all__ = [
     "retries",
     "turn",
     "worker",
+    "worker_info",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.store import running_answers
@@ -21,7 +22,33 @@ from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all
 
 _LEASE, _ACKNOWLEDGE, _LIVING = Script("lease"), Script("acknowledge"), Script("living")
-_ATTEMPTS = Script("attempts")
+_ATTEMPTS, _CLAIM_NAME = Script("attempts"), Script("claim_name")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Contents of a heartbeat."""
+
+    report: bytes = b""
+    """Report of the worker (`WorkerReport`). Empty: none is stored."""
+    answered: int = 0
+    """Turns that were answered since the last heartbeat."""
+    failed: int = 0
+    """Turns that failed since the last heartbeat."""
+    leaving: bool = False
+    """The worker releases its lanes. Others take them."""
+
+
+NO_REPORT: Final = Heartbeat()
+
+
+@dataclass(frozen=True, slots=True)
+class NameHolder:
+    """Worker that has a name."""
+
+    worker: str
+    alive_until: int
+    """Time in microseconds. Each heartbeat moves it forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +72,11 @@ class Leases:
         self._store = store
         self.kind = kind
         self.worker = worker
-        """Name of the worker."""
+        """Unique id of the worker."""
         self.seconds = seconds
         """Duration of a lease. Each renewal starts it again."""
+        self.drain_requested = False
+        """Whether an operator asked this worker to finish its turns and end, as of the last heartbeat or list."""
 
     async def register(self) -> None:
         """Register this kind of worker.
@@ -56,25 +85,51 @@ class Leases:
         """
         await self._store.connection.call(0, b"SADD", self._store.keys.worker_kinds(), self.kind)
 
-    async def heartbeat(self) -> list[str]:
+    async def claim_name(self, name: str) -> NameHolder | None:
+        """Take a name for this worker. Return the living worker that has it, or None if this worker has it now."""
+        keys = self._store.keys
+        holder, until = await self._store.connection.run(
+            0, _CLAIM_NAME, [keys.worker_names(self.kind), keys.workers(self.kind)], [name, self.worker]
+        )
+        return NameHolder(holder.decode(), int(until)) if until else None
+
+    async def heartbeat(self, beat: Heartbeat = NO_REPORT) -> list[str]:
         """Report this worker as alive for the duration of a lease.
 
         Return the living workers, sorted by name.
         """
-        return await self._living(int(self.seconds * 1_000_000))
+        return await self._living("leave" if beat.leaving else "beat", beat)
 
     async def list_workers(self) -> list[str]:
         """Return the living workers of this kind, sorted by name."""
-        return await self._living(0)
+        return await self._living("list", NO_REPORT)
 
-    async def _living(self, alive_for_microseconds: int) -> list[str]:
-        key = self._store.keys.workers(self.kind)
-        names = await self._store.connection.run(0, _LIVING, [key], [self.worker, alive_for_microseconds])
-        return sorted(name.decode() for name in names)
-
-    async def sign_off(self) -> None:
+    async def sign_off(self, beat: Heartbeat = NO_REPORT) -> None:
         """Remove this worker from the list of living workers."""
-        await self._store.connection.call(0, b"ZREM", self._store.keys.workers(self.kind), self.worker)
+        await self._living("stop", beat)
+
+    async def _living(self, action: str, beat: Heartbeat) -> list[str]:
+        keys, kind = self._store.keys, self.kind
+        drain, *names = await self._store.connection.run(
+            0,
+            _LIVING,
+            [
+                keys.workers(kind),
+                keys.worker_reports(kind),
+                keys.drain_requests(kind),
+                keys.turn_counters(kind),
+            ],
+            [
+                self.worker,
+                action,
+                int(self.seconds * 1_000_000),
+                beat.report,
+                beat.answered,
+                beat.failed,
+            ],
+        )
+        self.drain_requested = bool(drain)
+        return sorted(name.decode() for name in names)
 
     async def take(self, lane: int) -> Lease | None:
         """Take a lane. Return None if another worker holds it."""

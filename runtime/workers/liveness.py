@@ -95,6 +95,13 @@ class Liveness:
         except StoreError:
             return set()
 
+    async def is_connected(self, worker: str) -> bool:
+        """Return whether a worker is certainly connected."""
+        try:
+            return bool(await self._connected([worker]))
+        except StoreError:
+            return False
+
     async def forget(self, worker: str) -> None:
         """Remove a worker from the list of workers to check."""
         key = self._store.keys.visible_workers(self._kind)

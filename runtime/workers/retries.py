@@ -42,6 +42,8 @@ class TurnLimits:
     """Maximum number of attempts at an event."""
     backoff: Callable[[int], float] = exponential_backoff
     """Returns the seconds to wait after an attempt, given its number."""
+    drain_seconds: float = 60.0
+    """Longest time that a drained worker waits for its running turns."""
 
     def pause(self, attempt: int, error: Exception) -> float:
         """Return the seconds to wait before the next attempt."""

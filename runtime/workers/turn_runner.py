@@ -53,6 +53,10 @@ class TurnRunner:
         # acquire and release takes 4 µs instead of 16 µs.
         self._new = anyio.Semaphore(limits.concurrency, fast_acquire=True)
         self._reruns = Reruns(limits.concurrency)
+        self.answered = 0
+        """Turns with a committed result, since the last heartbeat that reported them."""
+        self.failed = 0
+        """Turns that failed every attempt, since the same heartbeat."""
 
     async def run_session(self, lane: Lane, session: SessionKey) -> None:
         """Handle the waiting events of a session in order."""
@@ -133,8 +137,10 @@ class TurnRunner:
                 return await self._wait_for_store(turn, error)
             case Failed(error):
                 if await self._give_up(turn, error):
+                    self.failed += bool(turn.dead_letter)
                     turn.lane.finish(turn.event)
             case Ended.FINISHED:
+                self.answered += turn.commits
                 if not turn.commits:
                     self._leases.discard_answers(turn.lane.lease, turn.ended_answers())
                 turn.lane.finish(turn.event)

@@ -8,13 +8,11 @@ commit is one script that checks the lease, writes the result and acknowledges t
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
-import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import anyio
 import anyio.abc
@@ -24,14 +22,16 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_reports import WorkerReport, remove_old_reports
 from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
-from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.leases import Heartbeat, Leases, NameHolder
 from breadcrumbs.runtime.workers.liveness import Liveness
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import INTERNAL, Handler
 from breadcrumbs.runtime.workers.turn_runner import TurnRunner
+from breadcrumbs.runtime.workers.worker_info import NameInUse, WorkerInfo
 
 _log = structlog.get_logger("breadcrumbs.worker")
 
@@ -55,22 +55,40 @@ class Worker:
         *,
         lease_seconds: float = 6.0,
         limits: TurnLimits | None = None,
-        name: str | None = None,
+        info: WorkerInfo | None = None,
     ) -> None:
         self.store = store
         self.handler = handler
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.leases = Leases(store, handler.kind, self.name, seconds=lease_seconds)
+        self.info = info or WorkerInfo.create()
+        self.leases = Leases(store, handler.kind, self.info.id, seconds=lease_seconds)
         self.at_work = anyio.Event()
         """Set once the worker has its share of the lanes, or gets the rest when other workers release theirs."""
+        self.ended = anyio.Event()
+        """Set when the worker has released its lanes and signed off."""
+        self._report = self.info.first_report(started_at=store.now(), lease_seconds=lease_seconds)
+        self._name_holder: NameHolder | None = None
+        """Worker that had the name of this worker when it was last checked."""
         self._follower: Follower[Lane] = Follower(reader)
-        self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
+        self._liveness = Liveness(store, handler.kind, self.info.id, grace=lease_seconds)
         self._lanes = HeldLanes(self.leases, self._liveness, self._follower)
         self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits())
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
         self._stop_requested = anyio.Event()
+        self._patience = lease_seconds
+        """Seconds that running turns get to end after `stop`."""
+        self._drain_seconds = (limits or TurnLimits()).drain_seconds
         self._tasks = TaskSet()
+
+    @property
+    def name(self) -> str:
+        """Name that the operator gave, or the id."""
+        return self.info.name
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker finishes its turns and takes no more events."""
+        return self._stop_requested.is_set()
 
     @property
     def lanes(self) -> list[int]:
@@ -78,9 +96,19 @@ class Worker:
         return sorted(self._lanes.by_number)
 
     def stop(self) -> None:
-        """Finish the running turns, release the lanes and end."""
+        """Finish the running turns, release the lanes and end.
+
+        Turns that run longer than the duration of a lease are stopped, and another worker repeats them.
+        """
         self._lanes.closed = True
         self._stop_requested.set()
+
+    def drain(self) -> None:
+        """Finish the running turns, release the lanes and end. Running turns get more time than after `stop`."""
+        if not self.stopping:
+            _log.info("draining", kind=self.handler.kind, worker=self.name, turns=self._running_turns())
+            self._patience = max(self._patience, self._drain_seconds)
+        self.stop()
 
     async def run(self) -> None:
         """Take lanes and handle their events until `stop` is called."""
@@ -96,6 +124,7 @@ class Worker:
                 self._tasks.cancel()
         finally:
             self._follower.leave_all()
+            self.ended.set()
 
     # Lanes
 
@@ -117,18 +146,37 @@ class Worker:
         registered = False
         while not self._stop_requested.is_set():
             try:
-                if not registered:
-                    await self.leases.register()
-                    registered = True
-                await self._balance()
-                self.at_work.set()
+                await self._evict_dead_peers()
+                registered = registered or await self.register()
+                if registered:
+                    await self._balance()
+                    self.at_work.set()
             except StoreError as error:
                 _log.warning("balancing lanes failed", kind=self.handler.kind, error=str(error))
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
                 await self._stop_requested.wait()
 
+    async def register(self) -> bool:
+        """Register the kind and the name of this worker.
+
+        Call it again if the store was emptied. Return False if the name belongs to a worker that is probably dead: call
+        it again later. Raise `NameInUse` if that worker is alive.
+        """
+        await self.leases.register()
+        holder = await self.leases.claim_name(self.info.name)
+        if holder is not None:
+            before, self._name_holder = self._name_holder, holder
+            sent_heartbeat = before is not None and holder.alive_until > before.alive_until
+            if sent_heartbeat or await self._liveness.is_connected(holder.worker):
+                raise NameInUse(
+                    f"a worker of kind {self.handler.kind} with the name {self.info.name} is running: choose another "
+                    "name with --name, or stop it first. crumb workers list shows all workers"
+                )
+            return False
+        await remove_old_reports(self.store, [self.handler.kind])
+        return True
+
     async def _balance(self) -> None:
-        await self._evict_dead_peers()
         share = self.leases.lane_share(await self._living_workers())
         missing = share - len(self._lanes.by_number)
         if missing > 0 and not self._stop_requested.is_set():
@@ -149,9 +197,40 @@ class Worker:
     async def _living_workers(self) -> list[str]:
         now = time.monotonic()
         if now - self._last_heartbeat < self._renewal_seconds:
-            return await self.leases.list_workers()
-        self._last_heartbeat = now
-        return await self.leases.heartbeat()
+            living = await self.leases.list_workers()
+        else:
+            self._last_heartbeat = now
+            living = await self._send_heartbeat("running")
+        if self.leases.drain_requested:
+            self.drain()
+        return living
+
+    async def _send_heartbeat(self, state: Literal["running", "draining", "stopped"]) -> list[str]:
+        """Send a heartbeat with a report. The turns that it counts are not counted again."""
+        turns = self._turns
+        answered, failed = turns.answered, turns.failed
+        beat = Heartbeat(self._current_report(state).encode(), answered, failed, leaving=state == "draining")
+        living = []
+        if state == "stopped":
+            await self.leases.sign_off(beat)
+        else:
+            living = await self.leases.heartbeat(beat)
+        turns.answered -= answered
+        turns.failed -= failed
+        return living
+
+    def _current_report(self, state: Literal["running", "draining", "stopped"]) -> WorkerReport:
+        lanes = self._lanes.by_number.values()
+        return replace(
+            self._report,
+            lanes=len(lanes),
+            turns=self._running_turns(),
+            waiting=sum(len(queue) for lane in lanes for queue in lane.waiting.values()),
+            state=state,
+        )
+
+    def _running_turns(self) -> int:
+        return sum(len(lane.running) for lane in self._lanes.by_number.values())
 
     def _start_release(self, lane: Lane) -> None:
         lane.closing = True
@@ -160,11 +239,11 @@ class Worker:
     async def _release(self, lane: Lane) -> None:
         """Release a lane when its turns have ended.
 
-        Turns that are still running after the duration of a lease are stopped.
+        Turns that are still running after some time are stopped: after the duration of a lease, or later for a drain.
         """
         lane.drop_waiting()
         if lane.running:
-            with anyio.move_on_after(self.leases.seconds):
+            with anyio.move_on_after(self._patience):
                 await lane.idle.wait()
         lane.stop_turns()
         await self._lanes.give_back(lane)
@@ -172,18 +251,21 @@ class Worker:
     async def _drain(self) -> None:
         """Release all lanes.
 
-        Wait at most one second longer than the duration of a lease. Do not wait for an unavailable store.
+        Wait at most one second longer than running turns have. Do not wait for an unavailable store.
         """
+        next_heartbeat = -float("inf")
         for lane in list(self._lanes.by_number.values()):
             if not lane.closing:
                 self._start_release(lane)
-        with anyio.move_on_after(self.leases.seconds + 1):
+        with anyio.move_on_after(self._patience + 1):
             while self._lanes.by_number:
-                await self._renew_held_lanes()
+                if time.monotonic() >= next_heartbeat:
+                    next_heartbeat = time.monotonic() + self._renewal_seconds
+                    await self._renew_held_lanes()
                 await anyio.sleep(min(0.05, self.leases.seconds / 10))
             try:
-                await self.leases.sign_off()
-                await self._liveness.forget(self.name)
+                await self._send_heartbeat("stopped")
+                await self._liveness.forget(self.info.id)
             except StoreError:
                 pass
 
@@ -192,6 +274,7 @@ class Worker:
             for lane in list(self._lanes.by_number.values()):
                 if self._lanes.holds(lane):
                     await self._lanes.renew(lane)
+            await self._send_heartbeat("draining")
         except StoreError:
             pass
 

@@ -22,6 +22,7 @@ from breadcrumbs.runtime.workers.lane import Lane, SessionKey
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import Handler
 from breadcrumbs.runtime.workers.worker import Worker
+from breadcrumbs.runtime.workers.worker_info import WorkerInfo
 from tests.support.events import log_of, reader_of
 
 _WAITS_FOR_OTHERS = 20
@@ -151,7 +152,7 @@ class SteppedWorker(Worker):
             handler,
             lease_seconds=300.0,
             limits=TurnLimits(attempts=20, backoff=lambda attempt: 0.0),
-            name=name,
+            info=WorkerInfo(name, name, "host"),
         )
         self.ready: list[tuple[Lane, SessionKey]] = []
         """Sessions with events to handle."""
