@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import anyio
 import httpx
 
-from breadcrumbs.agents.models.base import ModelError
+from breadcrumbs.agents.models.base import Model, ModelError
 from breadcrumbs.agents.models.chat_format import parse_json_or_none
 from breadcrumbs.agents.models.endpoint import Endpoint
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
@@ -68,10 +68,15 @@ async def ask_for_list(endpoint: Endpoint, *, seconds: float) -> ModelList:
     return ModelList(response.status_code, tuple(_listed_ids(parse_json_or_none(body))))
 
 
-async def check_reachability(
-    model: OpenAICompatibleModel, *, key_env: str = "", seconds: float
-) -> Reachability:
+def server_url(model: Model) -> str | None:
+    """Return the URL of the server of a model. None: the model is built in."""
+    return model.endpoint.url if isinstance(model, OpenAICompatibleModel) else None
+
+
+async def check_reachability(model: Model, *, key_env: str = "", seconds: float) -> Reachability:
     """Check the server of a model with one request that costs nothing."""
+    if not isinstance(model, OpenAICompatibleModel):
+        return Reachability("ok", "built in, needs no server")
     listed = await ask_for_list(model.endpoint, seconds=seconds)
     if listed.status is None:
         return _judge_silence(listed, seconds)

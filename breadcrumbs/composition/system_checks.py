@@ -15,9 +15,8 @@ import anyio.to_thread
 
 from breadcrumbs.agents.agents_in_force import load_definitions
 from breadcrumbs.agents.models.check import check_model
-from breadcrumbs.agents.models.listing import check_reachability
+from breadcrumbs.agents.models.listing import check_reachability, server_url
 from breadcrumbs.agents.models.offered import public_name
-from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.composition.model_checks import default_model, pool_for_checks
 from breadcrumbs.composition.storage import data_directory
@@ -188,14 +187,14 @@ async def _check_one(pool: ModelPool, spec: str, how: ModelChecks, *, needed: bo
             f"its key is missing: {key} is not set here",
             f"set {key} in the environment of the process that runs agents",
         )
-    if not isinstance(model, OpenAICompatibleModel):
+    if (url := server_url(model)) is None:
         return finding("ok", "built in, needs no server")
     if how.send_prompts:
         result = await check_model(model, key_env=pool.key_env(spec))
         if result.problem is None:
-            return finding("ok", "answers (two short prompts were sent)", url=model.endpoint.url)
+            return finding("ok", "answers (two short prompts were sent)", url=url)
         text = f"{result.problem.problem}: {result.problem.details}"
-        return finding("error", text, result.problem.advice, url=model.endpoint.url)
+        return finding("error", text, result.problem.advice, url=url)
     reached = await check_reachability(model, key_env=pool.key_env(spec), seconds=how.limit)
     status: Status = "warning" if reached.status == "error" and not needed else reached.status
-    return finding(status, reached.message, reached.advice, url=model.endpoint.url)
+    return finding(status, reached.message, reached.advice, url=url)

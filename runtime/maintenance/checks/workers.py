@@ -11,7 +11,8 @@ from breadcrumbs.runtime.maintenance.checks.durations import duration_text
 from breadcrumbs.runtime.maintenance.checks.finding import Finding, Status
 from breadcrumbs.runtime.store.lane_counts import LaneCounts, count_lanes
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.store.worker_records import WorkerRecord, read_worker_kinds, read_workers
+from breadcrumbs.runtime.store.worker_records import read_worker_kinds
+from breadcrumbs.runtime.store.worker_reports import ListedWorker, list_workers
 
 _NO_OWNER: Final = UUID(int=0)
 
@@ -45,56 +46,47 @@ class LagLimits:
 async def check_workers(store: Store, limits: LagLimits | None = None) -> list[Finding]:
     """Check that the needed kinds of workers run and keep up, and that no event failed every attempt."""
     kinds = await read_worker_kinds(store)
-    workers = await read_workers(store, kinds)
+    workers = await list_workers(store, kinds)
     lanes = await count_lanes(store, _NO_OWNER, kinds, 0)
-    now = store.now()
-    alive = {worker.kind for worker in workers if worker.until > now}
+    alive = {worker.kind for worker in workers if not worker.ended}
     return [
-        *_find_missing(kinds, workers, now),
-        *_judge_lag(kinds, alive, lanes, now, limits or LagLimits()),
+        *(_judge_family(family, kinds, workers) for family in _ROLES),
+        *_judge_lag(kinds, alive, lanes, store.now(), limits or LagLimits()),
         _count_letters(kinds, lanes),
     ]
 
 
-def _find_missing(kinds: Collection[str], workers: Sequence[WorkerRecord], now: int) -> list[Finding]:
-    findings = []
-    for family, (name, start) in _ROLES.items():
-        members = [worker for worker in workers if family_of(worker.kind) == family]
-        living = [worker for worker in members if worker.until > now]
-        known = any(family_of(kind) == family for kind in kinds)
-        findings.append(_judge_family(family, members, living, known, f"no {name} is running", start))
-    return findings
-
-
-def _judge_family(
-    family: str,
-    members: Sequence[WorkerRecord],
-    living: Sequence[WorkerRecord],
-    known: bool,
-    missing: str,
-    start: str,
-) -> Finding:
-    silent = sorted({worker.name for worker in members} - {worker.name for worker in living})
-    details = {"running": sorted(worker.name for worker in living), "silent": silent}
-    if living:
-        return Finding("workers", "ok", f"{len(living)} running", details=details, subject=family)
+def _judge_family(family: str, kinds: Collection[str], workers: Sequence[ListedWorker]) -> Finding:
+    """Check that a worker of a family of kinds runs. A draining worker takes no more events."""
+    name, start = _ROLES[family]
+    names: dict[str, list[str]] = {"running": [], "draining": [], "lost": []}
+    for worker in workers:
+        if family_of(worker.kind) == family and worker.state in names:
+            names[worker.state].append(worker.name)
+    if names["running"]:
+        return Finding("workers", "ok", f"{len(names['running'])} running", details=names, subject=family)
     start_one = f"start one: {start}, or crumb up"
-    if not known:
+    if not any(family_of(kind) == family for kind in kinds):
         return Finding(
             "workers",
             "warning",
-            f"{missing}, and none ever ran on this store: messages get no answers",
+            f"no {name} is running, and none ever ran on this store: messages get no answers",
             f"{start_one}. If nothing is to answer messages, skip the check: --skip workers",
-            details,
+            names,
             family,
         )
-    frozen = f" ({', '.join(silent[:3])} stopped sending heartbeats)" if silent else ""
+    reasons = [
+        f"{', '.join(names[state][:3])} {reason}"
+        for state, reason in (("lost", "stopped sending heartbeats"), ("draining", "is being drained"))
+        if names[state]
+    ]
+    why = f" ({'; '.join(reasons)})" if reasons else ""
     return Finding(
         "workers",
         "error",
-        f"{missing}{frozen}: messages wait, and none are lost",
+        f"no {name} is running{why}: messages wait, and none are lost",
         f"{start_one}; the log of the old one has the reason",
-        details,
+        names,
         family,
     )
 
