@@ -57,7 +57,7 @@ class WorkerReport:
     """Number of events that it has read and not started."""
     state: Literal["running", "draining", "stopped"] = "running"
     clock: int = 0
-    """Time of the worker's own clock when it sent the report, in microseconds. 0: an older version did not report it."""
+    """Time of the worker's own clock when it sent the report, in microseconds. 0: older versions do not report it."""
 
     def encode(self) -> bytes:
         """Return the stored form, of limited size, with the current time of this machine."""

@@ -582,6 +582,7 @@ _CORE: tuple[Row, ...] = (
     Row("retryDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
+    Row("checks", RUN_SERVER, queries=lambda target: [{}, {"models": "true"}]),
     Row("runningWorkers", READ_WORKERS),
     Row("runHygiene", RUN_SERVER),
     Row("hygieneStats", RUN_SERVER),

@@ -25,6 +25,11 @@ _BY_CODE: Final = {
     "CLUSTERDOWN": ("the cluster does not serve all slots", "run CLUSTER INFO on a node, and start failed nodes"),
 }  # fmt: skip
 
+_TIMEOUT: Final = (
+    "the server did not answer in time",
+    "check host, port and firewall, and the load of the server",
+)
+
 _BY_TYPE: Final[tuple[tuple[type[OSError], str, str], ...]] = (
     (
         ConnectionRefusedError,
@@ -33,7 +38,7 @@ _BY_TYPE: Final[tuple[tuple[type[OSError], str, str], ...]] = (
     ),
     (socket.gaierror, "the name of the host is unknown", "correct the host in the address, or the DNS"),
     (ssl.SSLError, "TLS failed", "check the certificate; use redis:// if the server has no TLS"),
-    (TimeoutError, "the server did not answer in time", "check host, port and firewall, and the load of the server"),
+    (TimeoutError, *_TIMEOUT),
     (FileNotFoundError, "the socket does not exist", "start the server, and check the path"),
     (PermissionError, "this user may not open the socket", "run as the user of the server, or set its unixsocketperm"),
     (
@@ -62,6 +67,8 @@ def _likely_reason(error: BaseException) -> tuple[str, str]:
         for kind, reason, advice in _BY_TYPE:
             if isinstance(cause, kind):
                 return reason, advice
+    if any(str(cause).startswith("no reply for") for cause in causes):
+        return _TIMEOUT
     return str(error), "fix this, then run crumb doctor again"
 
 
