@@ -30,6 +30,7 @@ from breadcrumbs.cli import (
     servers,
     sessions,
     tokens,
+    workers,
 )
 from breadcrumbs.cli.output import INTERRUPTED, PROBLEM, USAGE, UsageError, fail, leave_closed_pipe
 from breadcrumbs.runtime.errors import BreadcrumbsError
@@ -128,6 +129,7 @@ for commands in (
     sessions.commands,
     feedback.commands,
     dead_letters.commands,
+    workers.commands,
     completion.commands,
 ):
     app.add_typer(commands)

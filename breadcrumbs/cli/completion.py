@@ -85,6 +85,14 @@ def dead_letter_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(_fetch(ctx, "/dlq"), incomplete)
 
 
+def worker_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the workers that run and begin with the text."""
+    reply = _fetch(ctx, "/operations/workers")
+    workers = reply.get("workers") if isinstance(reply, dict) else None
+    running = [one for one in workers if one.get("alive")] if isinstance(workers, list) else None
+    return sorted(set(_names(running, incomplete, "name")))
+
+
 def agent_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the agents that answer users and begin with the text."""
     reply = _fetch(ctx, "/agents/answering")

@@ -47,6 +47,7 @@ from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.maintenance.load_history import sample_forever
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -154,6 +155,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
+                background.start_soon(sample_forever, store)
                 configs = (
                     open_configs(store, settings)
                     if workers

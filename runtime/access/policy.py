@@ -116,6 +116,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "discardDeadLetter": _ADMINISTER,
     "operations": _ADMINISTER,
     "checks": _ADMINISTER,
+    "listWorkers": _ADMINISTER,
+    "drainWorkers": _ADMINISTER,
+    "loadHistory": _ADMINISTER,
     "runningWorkers": Rule(),
     "runHygiene": _ADMINISTER,
     "hygieneStats": _ADMINISTER,
@@ -163,6 +166,21 @@ def check_operation(principal: Principal, operation: str) -> None:
 def has_role(principal: Principal, role: Role) -> bool:
     """Return whether the principal has a role. A curator has every role."""
     return role in principal.roles or "curator" in principal.roles
+
+
+# The installation
+
+
+def check_drain(owners: Iterable[UUID]) -> None:
+    """Check that workers may be drained over HTTP. `owners` are the owners of all API keys of the server.
+
+    Workers serve all owners. A curator of one owner must not stop them for the others.
+    """
+    if len(set(owners)) > 1:
+        raise Forbidden(
+            "several owners share the workers, so they cannot be drained over HTTP: use crumb workers drain NAME "
+            "--redis URL, or stop the process with SIGTERM"
+        )
 
 
 # Tokens

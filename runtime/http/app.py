@@ -36,6 +36,7 @@ from breadcrumbs.runtime.http.routes import (
     records,
     sessions,
     system,
+    worker_list,
     workers,
 )
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
@@ -60,6 +61,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *records.OPERATIONS,
     *dead_letters.routes,
     *operations.routes,
+    *worker_list.routes,
     *workers.routes,
     *auth.routes,
     *system.routes,

@@ -9,5 +9,7 @@ __all__ = [
     "checks",
     "export_import",
     "hygiene",
+    "load_history",
     "overview",
+    "worker_drain",
 ]

@@ -26,6 +26,7 @@ from breadcrumbs.runtime.store.housekeeping import (
     trim_events,
 )
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_reports import remove_old_reports
 
 _log = structlog.get_logger("breadcrumbs.hygiene")
 
@@ -60,6 +61,7 @@ class Hygiene:
             except StoreError as error:
                 errors += 1
                 _log.warning("hygiene failed in a lane", lane=lane, error=str(error))
+        errors += await self._remove_old_reports()
         duration = (time.perf_counter() - began) * 1000
         report = RunCounts(purged, trimmed, round(duration, 3), errors)
         await self._count_run(report)
@@ -80,6 +82,15 @@ class Hygiene:
         if totals.last_run is not None:
             stats["last_updated"] = times.to_text(totals.last_run)
         return stats
+
+    async def _remove_old_reports(self) -> int:
+        """Remove the reports of workers that ended long ago. Return 1 if that failed."""
+        try:
+            await remove_old_reports(self._store)
+        except StoreError as error:
+            _log.warning("removing old worker reports failed", error=str(error))
+            return 1
+        return 0
 
     async def _count_run(self, counts: RunCounts) -> None:
         try:

@@ -17,7 +17,8 @@ from uuid import UUID
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.store.lane_counts import KindCounts, LaneCounts, count_lanes, read_server_infos
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.store.worker_records import WorkerRecord, read_worker_kinds, read_workers
+from breadcrumbs.runtime.store.worker_records import read_worker_kinds
+from breadcrumbs.runtime.store.worker_reports import ListedWorker, list_workers
 
 RECENT_SECONDS: Final = 60
 """Maximum age of a recent breadcrumb."""
@@ -83,7 +84,7 @@ class Overview:
     """Time of the server's clock, in microseconds."""
     kinds: list[str]
     lanes: list[LaneView]
-    workers: list[WorkerRecord]
+    workers: list[ListedWorker]
     sessions: int
     schemas: list[SchemaCount]
     """Most frequent first."""
@@ -100,7 +101,7 @@ async def overview(store: Store, owner: UUID) -> Overview:
     since = now - RECENT_SECONDS * 1_000_000
     # The reads are sent together, in one write per server.
     lanes, workers, servers = await gather(
-        count_lanes(store, owner, kinds, since), read_workers(store, kinds), read_server_infos(store)
+        count_lanes(store, owner, kinds, since), list_workers(store, kinds), read_server_infos(store)
     )
     return Overview(
         now,

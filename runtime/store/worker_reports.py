@@ -170,11 +170,12 @@ async def _all_workers(store: Store, kinds: Sequence[str]) -> list[ListedWorker]
         ),
     )
     living = {(one.kind, one.name): one.until for one in alive}
+    visible = [(kind, id.decode()) for kind, ids in zip(kinds, replies[2::3], strict=True) for id in ids]
+    unlinked = await _disconnected(store, visible)
     found: list[ListedWorker] = []
-    for kind, flat, requests, visible in zip(kinds, replies[::3], replies[1::3], replies[2::3], strict=True):
+    for kind, flat, requests in zip(kinds, replies[::3], replies[1::3], strict=True):
         reports = {id.decode(): raw for id, raw in zip(flat[::2], flat[1::2], strict=True)}
         drains = {id.decode(): int(at) for id, at in zip(requests[::2], requests[1::2], strict=True)}
-        unlinked = await _disconnected(store, kind, [id.decode() for id in visible])
         ids = {*reports, *(id for of, id in living if of == kind)}
         for id in sorted(ids):
             until = living.get((kind, id))
@@ -184,7 +185,7 @@ async def _all_workers(store: Store, kinds: Sequence[str]) -> list[ListedWorker]
                 if stored is None
                 else _from_report(kind, id, stored)
             )
-            view = _View(store.now(), until, id in unlinked, drains.get(id))
+            view = _View(store.now(), until, (kind, id) in unlinked, drains.get(id))
             found.append(_with_state(worker, view))
     order = ("running", "draining", "lost", "stopped")
     return sorted(found, key=lambda one: (one.kind, order.index(one.state), one.name, one.id))
@@ -231,9 +232,12 @@ def _is_lost(worker: ListedWorker, view: _View) -> bool:
     return view.disconnected and silent > worker.report.lease_seconds * 1_000_000 / 3
 
 
-async def _disconnected(store: Store, kind: str, visible: Sequence[str]) -> set[str]:
-    """Return the workers whose subscription was open and no longer is. Empty if the server does not permit this."""
-    channels = {store.keys.liveness(kind, worker): worker for worker in visible}
+async def _disconnected(store: Store, visible: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the workers whose subscription was open and no longer is, each with its kind.
+
+    Empty if the server does not permit the command.
+    """
+    channels = {store.keys.liveness(*worker): worker for worker in visible}
     if not channels:
         return set()
     try:

@@ -37,6 +37,8 @@ class Heartbeat:
     """Turns that failed since the last heartbeat."""
     leaving: bool = False
     """The worker releases its lanes. Others take them."""
+    name: str = ""
+    """Name of the worker. Empty: it has none."""
 
 
 NO_REPORT: Final = Heartbeat()
@@ -118,6 +120,7 @@ class Leases:
                 keys.worker_reports(kind),
                 keys.drain_requests(kind),
                 keys.turn_counters(kind),
+                keys.worker_names(kind),
             ],
             [
                 self.worker,
@@ -126,6 +129,7 @@ class Leases:
                 beat.report,
                 beat.answered,
                 beat.failed,
+                beat.name,
             ],
         )
         self.drain_requested = bool(drain)

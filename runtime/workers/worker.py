@@ -163,6 +163,7 @@ class Worker:
         it again later. Raise `NameInUse` if that worker is alive.
         """
         await self.leases.register()
+        await remove_old_reports(self.store, [self.handler.kind])
         holder = await self.leases.claim_name(self.info.name)
         if holder is not None:
             before, self._name_holder = self._name_holder, holder
@@ -173,7 +174,6 @@ class Worker:
                     "name with --name, or stop it first. crumb workers list shows all workers"
                 )
             return False
-        await remove_old_reports(self.store, [self.handler.kind])
         return True
 
     async def _balance(self) -> None:
@@ -209,7 +209,8 @@ class Worker:
         """Send a heartbeat with a report. The turns that it counts are not counted again."""
         turns = self._turns
         answered, failed = turns.answered, turns.failed
-        beat = Heartbeat(self._current_report(state).encode(), answered, failed, leaving=state == "draining")
+        report, leaving = self._current_report(state).encode(), state == "draining"
+        beat = Heartbeat(report, answered, failed, leaving=leaving, name=self.info.name)
         living = []
         if state == "stopped":
             await self.leases.sign_off(beat)

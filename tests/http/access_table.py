@@ -339,6 +339,12 @@ RUN_SERVER = matrix("""
   own       401  ok     403     403    403   403     403   403  403    403 ok      403/401 403/401
 """)
 
+# Workers serve all tenants, so no tenant can drain them.
+DRAIN_WORKERS = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  403    403     403    403   403     403   403  403    403 403     403/401 403/401
+""")
+
 # Whether workers are running is the same for all tenants and needs no role.
 READ_WORKERS = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
@@ -583,6 +589,9 @@ _CORE: tuple[Row, ...] = (
     Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
     Row("checks", RUN_SERVER, queries=lambda target: [{}, {"models": "true"}]),
+    Row("listWorkers", RUN_SERVER),
+    Row("loadHistory", RUN_SERVER),
+    Row("drainWorkers", DRAIN_WORKERS, names={"id": "runner-1"}),
     Row("runningWorkers", READ_WORKERS),
     Row("runHygiene", RUN_SERVER),
     Row("hygieneStats", RUN_SERVER),

@@ -17,6 +17,7 @@ from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
+from breadcrumbs.runtime.http.routes.worker_list import WorkerDocument, worker_documents
 from breadcrumbs.runtime.maintenance.overview import (
     RECENT_SECONDS,
     LaneProgress,
@@ -25,7 +26,6 @@ from breadcrumbs.runtime.maintenance.overview import (
     overview,
 )
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.store.worker_records import WorkerRecord
 from breadcrumbs.runtime.version import VERSION
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
@@ -83,16 +83,9 @@ class LaneDocument(TypedDict):
 
 
 @_closed
-class WorkerDocument(TypedDict):
-    """A worker that is alive or was alive recently."""
+class LaneWorkerDocument(WorkerDocument):
+    """A worker and its lanes."""
 
-    kind: str
-    name: str
-    alive: bool
-    alive_until: Annotated[
-        Time,
-        Field(description="The worker counts as dead after this time. Each heartbeat moves it forward"),
-    ]
     lanes: list[int]
 
 
@@ -189,7 +182,7 @@ class OperationsDocument(TypedDict):
     store: StoreDocument
     kinds: Annotated[list[str], Field(description="The kinds of workers that the event log is kept for")]
     lanes: list[LaneDocument]
-    workers: list[WorkerDocument]
+    workers: list[LaneWorkerDocument]
     http: HttpDocument
 
 
@@ -200,7 +193,7 @@ class OperationsDocument(TypedDict):
     summary="Read the state of the system",
     description=(
         "Lanes with their leases and lag, workers, the content of the store, and request times. A client can poll "
-        "this every few seconds: it takes two round trips to the store, regardless of the amount of data. Lanes, "
+        "this every few seconds: it takes three round trips to the store, regardless of the amount of data. Lanes, "
         "workers and servers are shared by all tenants of the store. Breadcrumbs, sessions and schemas are those "
         "of this tenant."
     ),
@@ -223,8 +216,8 @@ async def operations(call: HttpCall) -> Reply:
         "process": _process_document(),
         "store": _store_document(state),
         "kinds": state.kinds,
-        "lanes": [_lane_document(lane, state.now) for lane in state.lanes],
-        "workers": [_worker_document(worker, state) for worker in state.workers],
+        "lanes": [_lane_document(lane, state) for lane in state.lanes],
+        "workers": _worker_documents(state),
         "http": _http_document(services.metrics),
     }
     if quotas := await _quota_documents(services.store, call.principal.owner_id):
@@ -287,19 +280,20 @@ def _server_document(info: dict[str, str]) -> ServerDocument:
     return server
 
 
-def _lane_document(lane: LaneView, now: int) -> LaneDocument:
+def _lane_document(lane: LaneView, state: Overview) -> LaneDocument:
+    names = {(worker.kind, worker.id): worker.name for worker in state.workers}
     document: LaneDocument = {
         "lane": lane.number,
         "events": lane.events,
         "events_ever": lane.events_ever,
-        "kinds": [_progress_document(progress, now) for progress in lane.progress],
+        "kinds": [_progress_document(progress, state.now, names) for progress in lane.progress],
     }
     if lane.newest:
         document["newest_event_at"] = times.to_text(lane.newest)
     return document
 
 
-def _progress_document(progress: LaneProgress, now: int) -> ShareView:
+def _progress_document(progress: LaneProgress, now: int, names: dict[tuple[str, str], str]) -> ShareView:
     lag = 0 if progress.first_waiting is None else max(0, now - progress.first_waiting)
     document: ShareView = {
         "kind": progress.kind,
@@ -312,7 +306,7 @@ def _progress_document(progress: LaneProgress, now: int) -> ShareView:
         document["done_until"] = times.to_text(progress.done_until)
     if progress.holder is not None:
         holder: HolderView = {
-            "worker": progress.holder.worker,
+            "worker": names.get((progress.kind, progress.holder.worker), progress.holder.worker),
             "until": times.to_text(progress.holder.until),
         }
         if progress.holder.since is not None:
@@ -321,21 +315,16 @@ def _progress_document(progress: LaneProgress, now: int) -> ShareView:
     return document
 
 
-def _worker_document(worker: WorkerRecord, state: Overview) -> WorkerDocument:
-    return {
-        "kind": worker.kind,
-        "name": worker.name,
-        "alive": worker.until > state.now,
-        "alive_until": times.to_text(worker.until),
-        "lanes": [
-            lane.number
-            for lane in state.lanes
-            for progress in lane.progress
-            if progress.kind == worker.kind
-            and progress.holder is not None
-            and progress.holder.worker == worker.name
-        ],
-    }
+def _worker_documents(state: Overview) -> list[LaneWorkerDocument]:
+    held: dict[tuple[str, str], list[int]] = {}
+    for lane in state.lanes:
+        for progress in lane.progress:
+            if progress.holder is not None:
+                held.setdefault((progress.kind, progress.holder.worker), []).append(lane.number)
+    return [
+        {**document, "lanes": held.get((worker.kind, worker.id), [])}
+        for worker, document in zip(state.workers, worker_documents(state.workers), strict=True)
+    ]
 
 
 def _http_document(metrics: Metrics) -> HttpDocument:

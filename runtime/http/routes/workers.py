@@ -10,7 +10,8 @@ from typing_extensions import TypedDict
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.store.worker_records import read_worker_kinds, read_workers
+from breadcrumbs.runtime.store.worker_records import read_worker_kinds
+from breadcrumbs.runtime.store.worker_reports import list_workers
 
 _CONTEXTS: Final = "contexts"
 _AGENTS: Final = "agents"
@@ -48,8 +49,7 @@ class RunningWorkers(TypedDict):
 async def running_workers(call: HttpCall) -> Reply:
     store = call.services.store
     kinds = [kind for kind in await read_worker_kinds(store) if _family(kind) in (_CONTEXTS, _AGENTS)]
-    now = store.now()
-    alive = {_family(worker.kind) for worker in await read_workers(store, kinds) if worker.until > now}
+    alive = {_family(worker.kind) for worker in await list_workers(store, kinds) if not worker.ended}
     body: RunningWorkers = {"contexts": _CONTEXTS in alive, "agents": _AGENTS in alive}
     return Reply.json(body, headers=[(b"cache-control", b"no-store")])
 

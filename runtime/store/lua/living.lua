@@ -3,7 +3,7 @@
 Record the heartbeat of a worker with its report, and list the living workers of its kind. Only the server's clock is
 used, so the clocks of the workers need not agree.
 
-KEYS  1 living workers   2 reports   3 drain requests   4 turn counters
+KEYS  1 living workers   2 reports   3 drain requests   4 turn counters   5 names
 ARGV  1 worker
       2 'list' = only list, write nothing
         'beat' = the worker is alive and takes its share of the lanes
@@ -12,6 +12,8 @@ ARGV  1 worker
       3 microseconds from now until it counts as dead
       4 report (JSON), '' = none
       5 turns that were answered since the last heartbeat   6 turns that failed
+      7 name of the worker, '' = none. Each heartbeat restores it, because the removal of old names can overtake the
+        first one
 Reply the time when the drain of this worker was requested ('' = not requested), then the names of the living workers
 ]]
 local time = redis.call('TIME')
@@ -22,6 +24,7 @@ if ARGV[2] ~= 'list' then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', stamp)
   if ARGV[2] == 'beat' then
     redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[3])), ARGV[1])
+    if ARGV[7] ~= '' then redis.call('HSETNX', KEYS[5], ARGV[7], ARGV[1]) end
   else
     redis.call('ZREM', KEYS[1], ARGV[1])
   end

@@ -66,3 +66,10 @@ export function shortened(text: string, length: number): string {
 
 /** Return the last 8 characters of a long id. */
 export const shortId = (id: string): string => (id.length > 12 ? id.slice(-8) : id);
+
+/** Format a rough duration: `42 s`, `7 min`, `5 h`, `3 d`. */
+export function roughly(seconds: number): string {
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 2 * 86_400 ? `${Math.floor(seconds / 3_600)} h` : `${Math.floor(seconds / 86_400)} d`;
+}

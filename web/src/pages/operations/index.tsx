@@ -6,7 +6,7 @@ import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
 import { lacking, narrowed } from "../../lib/credential";
-import { ago, bytes, duration, number, plural } from "../../lib/format";
+import { ago, bytes, duration, number, plural, roughly } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { href } from "../../lib/router";
 import {
@@ -18,11 +18,13 @@ import {
   warnings,
   type DeadLetter,
   type Facts,
-  type Lane,
   type Sample,
 } from "./overview";
 import { Letters } from "./dead-letters";
+import { History } from "./history";
 import { Plot } from "./plot";
+import { Table } from "./tables";
+import { Workers } from "./workers";
 import "./operations.css";
 
 const INTERVAL_MS = 3_000;
@@ -136,11 +138,14 @@ function Overview() {
             <Tiles facts={facts} />
             <Plots facts={facts} />
             <p class="ops-note soft small">Updated every {INTERVAL_MS / 1000} seconds while this page is open.</p>
+            <Section title="Last hours" note="Stored once a minute for six hours, for the whole store.">
+              <History />
+            </Section>
             <Section title="Dead letters" note="Events that failed every retry. Retrying never duplicates an answer.">
               <Letters letters={letters} problem={unread} onChange={() => void readLetters()} />
             </Section>
             <Section title="Workers" note="Workers share the lanes. If one dies, others take over its lanes within seconds.">
-              <Workers facts={facts} />
+              <Workers facts={facts} onChange={() => void read(new AbortController().signal)} />
             </Section>
             <Section title="Lanes" note="All events of a session are in one lane, which keeps them in order. One worker of each kind holds a lane at a time.">
               <Lanes facts={facts} />
@@ -204,13 +209,6 @@ function Health({ facts, letters, away }: { facts: Facts; letters: number; away:
 const rate = (value: number) => (Number.isInteger(value) || value >= 9.95 ? number(Math.round(value)) : value.toFixed(1));
 
 const lagShown = (ms: number) => (ms === 0 ? "0" : duration(ms));
-
-/** Format a rough duration: `42 s`, `7 min`, `5 h`, `3 d`. */
-function roughly(seconds: number): string {
-  if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
-  return seconds < 2 * 86_400 ? `${Math.floor(seconds / 3_600)} h` : `${Math.floor(seconds / 86_400)} d`;
-}
 
 function Tiles({ facts }: { facts: Facts }) {
   const now = samples.at(-1);
@@ -301,74 +299,6 @@ function Plots({ facts }: { facts: Facts }) {
 }
 
 // --- Tables -----------------------------------------------------------------------------------------------
-
-function Table({ label, children }: { label: string; children: ComponentChildren }) {
-  return (
-    <div class="ops-table card" role="region" aria-label={label} tabIndex={0}>
-      <table>{children}</table>
-    </div>
-  );
-}
-
-function Workers({ facts }: { facts: Facts }) {
-  const now = Date.parse(facts.at);
-  if (facts.workers.length === 0) return <p class="soft">No workers. Start one with crumb up, or with crumb build-contexts and crumb run-agents.</p>;
-  return (
-    <Table label="All workers">
-      <thead>
-        <tr>
-          <th scope="col">Worker</th>
-          <th scope="col">Kind</th>
-          <th scope="col">State</th>
-          <th scope="col" class="ops-right">Lanes</th>
-          <th scope="col">Lane numbers</th>
-        </tr>
-      </thead>
-      <tbody>
-        {facts.workers.map((worker) => (
-          <tr key={`${worker.kind} ${worker.name}`}>
-            <th scope="row" class="mono">{worker.name}</th>
-            <td>{worker.kind}</td>
-            <td>
-              {worker.alive ? (
-                <span class="badge good">alive</span>
-              ) : (
-                <span class="badge bad">silent for {duration(Math.max(0, now - Date.parse(worker.alive_until)))}</span>
-              )}
-            </td>
-            <td class="ops-right">{worker.lanes.length}</td>
-            <td>
-              <LaneStrip lanes={facts.lanes} mine={new Set(worker.lanes)} />
-            </td>
-          </tr>
-        ))}
-      </tbody>
-    </Table>
-  );
-}
-
-/** All lanes as small squares. Those of one worker are filled. */
-function LaneStrip({ lanes, mine }: { lanes: readonly Lane[]; mine: ReadonlySet<number> }) {
-  if (lanes.length > 64) return <>{ranges([...mine])}</>;
-  return (
-    <span class="ops-strip" role="img" aria-label={mine.size ? `lanes ${ranges([...mine])}` : "no lane"}>
-      {lanes.map((lane) => (
-        <span key={lane.lane} class={mine.has(lane.lane) ? "on" : ""} title={`Lane ${lane.lane}`} />
-      ))}
-    </span>
-  );
-}
-
-/** Format numbers as ranges: `0–3, 7`. */
-function ranges(numbers: readonly number[]): string {
-  const parts: [number, number][] = [];
-  for (const one of [...numbers].sort((a, b) => a - b)) {
-    const last = parts.at(-1);
-    if (last && one === last[1] + 1) last[1] = one;
-    else parts.push([one, one]);
-  }
-  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ");
-}
 
 function Lanes({ facts }: { facts: Facts }) {
   const [most, setMost] = useState(32);

@@ -23,9 +23,29 @@ export interface Lane {
 export interface Worker {
   kind: string;
   name: string;
+  id: string;
+  state: "running" | "draining" | "stopped" | "lost";
   alive: boolean;
   alive_until: string;
+  heartbeat_at?: string;
+  ended_at?: string;
+  host?: string;
+  pid?: number;
+  version?: string;
+  started_at?: string;
+  turns?: number;
+  agents?: string[];
+  models?: string[];
+  more_agents?: number;
+  more_models?: number;
   lanes: number[];
+}
+
+/** One minute of the stored history. Numbers are absent if the minute before is not known. */
+export interface Minute {
+  at: string;
+  events?: number;
+  kinds: { kind: string; answered?: number; failed?: number; lag_ms: number; waiting: number; workers: number }[];
 }
 
 export interface Route {
@@ -77,6 +97,10 @@ export interface DeadLetter {
 
 export const operations = {
   facts: (signal?: AbortSignal) => client.json<Facts>("/operations", { ...(signal && { signal }) }),
+  history: async (signal?: AbortSignal) =>
+    (await client.json<{ minutes: Minute[] }>("/operations/history", { ...(signal && { signal }) })).minutes,
+  drain: (name: string) =>
+    client.json<{ warnings: string[] }>(`/operations/workers/${encodeURIComponent(name)}/drain`, { method: "POST" }),
   letters: (signal?: AbortSignal) => client.json<DeadLetter[]>("/dlq", { ...(signal && { signal }) }),
   retry: (id: string) => client.json(`/dlq/${encodeURIComponent(id)}/retry`, { method: "POST" }),
   discard: (id: string) => client.json(`/dlq/${encodeURIComponent(id)}`, { method: "DELETE" }),
