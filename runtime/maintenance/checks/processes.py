@@ -66,7 +66,9 @@ def _judge_clocks(workers: Sequence[ListedWorker]) -> list[Finding]:
     # A heartbeat that was delayed on its way makes a clock look late, and never early.
     status = judge_skew(worst, _LONGEST_DELAY if worst < 0 else 0)
     if status == "ok":
-        return [Finding("worker-clocks", "ok", f"{len(skews)} agree with the server", details=details)]
+        return [
+            Finding("worker-clocks", "ok", "the clocks of all workers agree with the server", details=details)
+        ]
     return [
         Finding(
             "worker-clocks",

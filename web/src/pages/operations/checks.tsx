@@ -85,11 +85,13 @@ export function Findings({ state, away }: { state: ChecksState; away: boolean })
   return (
     <section class="ops-checks card" aria-label="Checks">
       {problems.length > 0 && (
-        <ul class="ops-findings" role="status">
-          {problems.map((one) => (
-            <Row key={keyOf(one)} finding={one} />
-          ))}
-        </ul>
+        <div role="status">
+          <ul class="ops-findings">
+            {problems.map((one) => (
+              <Row key={keyOf(one)} finding={one} />
+            ))}
+          </ul>
+        </div>
       )}
       <details class="ops-passed">
         <summary>
