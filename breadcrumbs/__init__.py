@@ -34,6 +34,7 @@ if _typing.TYPE_CHECKING:
         SessionGone,
         StateTooLarge,
         StoreFull,
+        StoreReplaced,
         StoreUnavailable,
         Unauthenticated,
         VersionMismatch,
@@ -109,6 +110,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "VersionMismatch",
     "IdempotencyMismatch",
     "StoreUnavailable",
+    "StoreReplaced",
     "StoreFull",
     "ServerUnreachable",
     "AgentFailed",
@@ -135,7 +137,7 @@ _MODULE_NAMES = {
         *("ProblemError", "InvalidInput", "SessionConflict", "InvalidCursor", "Unauthenticated", "Forbidden"),
         *("NotFound", "AlreadyExists", "VersionMismatch", "IdempotencyMismatch", "StoreUnavailable"),
         *("StoreFull", "ServerUnreachable", "AgentFailed", "NoAnswer", "SessionGone", "NothingToRetry"),
-        *("RateLimited", "QuotaExceeded", "StateTooLarge"),
+        *("StoreReplaced", "RateLimited", "QuotaExceeded", "StateTooLarge"),
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULE_NAMES.items() for name in names}

@@ -18,7 +18,8 @@ BreadcrumbsError
 ├── QuotaExceeded            an owner has used up a quota; carries the usage and the limit
 ├── StoreError               Redis cannot execute the command now
 │   ├── StoreUnavailable     Redis does not respond
-│   │   └── CommandRefused   Redis refuses the login or the command (password, ACL)
+│   │   ├── CommandRefused   Redis refuses the login or the command (password, ACL)
+│   │   └── StoreReplaced    Redis has lost the store of this process, or contains another one
 │   └── StoreFull            Redis has no memory left
 └── StartupError             the process cannot start; explains how to fix it
     └── DataDirectoryInUse   another process uses the data directory
@@ -27,6 +28,7 @@ BreadcrumbsError
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,15 @@ class StoreUnavailable(StoreError):
 
 class CommandRefused(StoreUnavailable):
     """Redis refuses the login or the command: correct the password or the ACL."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """Redis has lost the store that this process opened, or contains another one. Nothing is written to it."""
+
+    advice: ClassVar[str] = (
+        "Restore a backup and restart the Redis server: the processes then continue. Or correct the address of the "
+        "server and restart them. To accept the store that the server has now, restart them with --new-store"
+    )
 
 
 class StoreFull(StoreError):

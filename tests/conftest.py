@@ -53,6 +53,14 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes remember the stores of servers in the data directory. The ports of test servers are used again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def nobody_changes_what_was_read() -> Iterator[None]:
     """Readers of the same version share one object. Check at the end that no test modified one."""
     given: dict[int, Breadcrumb] = {}

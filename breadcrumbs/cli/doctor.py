@@ -185,6 +185,8 @@ def _examine(plan: _Plan, place: _Place) -> _Examined:
     plan.on_step(CHECKS["api"])
     api, running = _check_api(place.url or local_url(settings.host, settings.port), place.token)
     findings += chosen(api)
+    if api.status == "ok":
+        findings += chosen(_check_ready(api.details["url"]))
     findings += _check_storage(settings, plan, running)
     if plan.models is not None and "models" in plan.selection and not _has_models(findings):
         findings += _check_models_only(settings, plan)
@@ -219,6 +221,21 @@ def _check_api(url: str, token: str | None = None) -> tuple[Finding, RunningApi]
         return found, RunningApi(version, _read_uptime(url, token))
 
 
+def _check_ready(url: str) -> Finding:
+    """Check that the API can use its store, and that it is the store that the process opened."""
+    from breadcrumbs.client.errors import ProblemError, StoreReplaced
+    from breadcrumbs.runtime.maintenance.checks import Finding
+
+    try:
+        with open_client(url, token="", timeout=_API_SECONDS) as client:
+            client.request("GET", "/ready")
+    except StoreReplaced as error:
+        return Finding("ready", "error", visible(str(error).partition(". ")[0]), StoreReplaced.advice)
+    except (BreadcrumbsError, ProblemError) as error:
+        return Finding("ready", "error", visible(str(error)), "check the Redis server of the API")
+    return Finding("ready", "ok", "the API can use its store")
+
+
 def _read_uptime(url: str, token: str | None) -> float | None:
     """Return the uptime of the API in seconds, or None without the rights to read it."""
     try:
@@ -241,6 +258,9 @@ def _ask_server(plan: _Plan, place: _Place) -> _Examined:
     api, running = _check_api(url, place.token)
     if api.status != "ok":
         return _Examined([api])
+    ready = _check_ready(url)
+    if ready.status != "ok":
+        return _Examined([api, ready])
     wants_models = plan.models is not None and "models" in plan.selection
     try:
         with open_client(url, place.token, timeout=_REMOTE_SECONDS) as client:
@@ -250,7 +270,7 @@ def _ask_server(plan: _Plan, place: _Place) -> _Examined:
     except (BreadcrumbsError, LookupError, TypeError, ValueError) as error:
         return _Examined([api, _unusable_reply(error, running)])
     source = {name: document[name] for name in ("checked_at", "version") if name in document}
-    chosen = [finding for finding in (api, *findings) if finding.id in plan.selection]
+    chosen = [finding for finding in (api, ready, *findings) if finding.id in plan.selection]
     return _Examined(chosen, {"server": {"url": url, **source}})
 
 
@@ -342,11 +362,26 @@ def _run_store_checks(
 async def _check_store(
     settings: Settings, plan: _Plan, url: str, api: RunningApi, *, stopped: bool
 ) -> list[Finding]:
-    from breadcrumbs.composition.storage import has_store, open_store
+    from breadcrumbs.composition.storage import expected_identity, open_store, stored_identity
     from breadcrumbs.composition.system_checks import check_all_models, check_options
-    from breadcrumbs.runtime.maintenance.checks import Check, Finding, data_checks, run_checks, system_checks
+    from breadcrumbs.runtime.maintenance.checks import (
+        Check,
+        Finding,
+        check_identity,
+        data_checks,
+        run_checks,
+        system_checks,
+    )
 
-    if not await has_store(settings, url):
+    stored, expected = await stored_identity(settings, url), expected_identity(settings)
+    identity = check_identity(
+        stored,
+        expected=None if expected is None else expected.identity,
+        source="" if expected is None else expected.source,
+    )
+    if stored is None and identity.status == "error":
+        return [identity]
+    if stored is None:
         message = f"the server answers, but has no store yet: {command()} up creates one"
         return [Finding("store", "skipped", message)]
     # Without the number of lanes from the settings, because `check_layout` compares it with the store.
@@ -364,9 +399,8 @@ async def _check_store(
             found += await run_checks(
                 [Check(("models",), models)], plan.selection, seconds=None, on_step=plan.on_step
             )
-        if "store" in plan.selection:
-            found.append(Finding("store", "ok", "the server answers and has a store"))
-        return found
+        answers = Finding("store", "ok", "the server answers and has a store")
+        return [*(finding for finding in (answers, identity) if finding.id in plan.selection), *found]
     finally:
         await store.close()
 

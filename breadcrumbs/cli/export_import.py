@@ -284,10 +284,13 @@ def _open_source(name: str) -> Iterator[_LineReader]:
 async def _import(
     settings: Settings, server: str, source: _LineReader, owner: UUID | None, dry_run: bool
 ) -> Imported:
-    from breadcrumbs.composition.storage import open_store
+    from breadcrumbs.composition.storage import known_store, open_store
     from breadcrumbs.runtime.maintenance.export_import import Imported, import_lines
 
     store = await open_store(settings, server)
+    if store.identity is not None:
+        # An import into an emptied server is a decision for the new store: the next start needs no --new-store.
+        known_store(settings).remember(store.identity)
     try:
         with _progress("importing", source.size) as bar:
             shown, result = 0, Imported()

@@ -72,6 +72,13 @@ MetricsPortOption = Annotated[
         help="Port for /metrics, /health and /ready, 0 for any free port. [env: CRUMB_METRICS_PORT; default: none]",
     ),
 ]
+NewStoreOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-store",
+        help="Accept another or an empty store than at the last start. For one start only. [env: CRUMB_NEW_STORE]",
+    ),
+]
 LogLevelOption = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
 ]
@@ -95,6 +102,7 @@ def up(
     redis: RedisOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     context_config: ContextConfigOption = None,
     agents: AgentsOption = None,
     model: ModelOption = None,
@@ -122,6 +130,7 @@ def up(
         data=data,
         redis=redis,
         lanes=lanes,
+        new_store=new_store or None,
         context_config=context_config,
         agents=agents,
         model=model,
@@ -139,6 +148,7 @@ def serve(
     port: PortOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -158,6 +168,7 @@ def serve(
         port=port,
         redis=redis,
         lanes=lanes,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -179,6 +190,7 @@ def build_contexts(
     name: NameOption = None,
     metrics_host: MetricsHostOption = None,
     metrics_port: MetricsPortOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -202,6 +214,7 @@ def build_contexts(
         worker_name=name,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )
@@ -222,6 +235,7 @@ def run_agents(
     name: NameOption = None,
     metrics_host: MetricsHostOption = None,
     metrics_port: MetricsPortOption = None,
+    new_store: NewStoreOption = False,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
@@ -250,6 +264,7 @@ def run_agents(
         worker_name=name,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        new_store=new_store or None,
         log_level=log_level,
         log_format=log_format,
     )

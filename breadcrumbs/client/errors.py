@@ -17,6 +17,7 @@ BreadcrumbsError
 │   ├── VersionMismatch      another write came first; `current` is the stored version
 │   ├── IdempotencyMismatch  the key was used with another body
 │   └── StoreUnavailable     the server cannot reach its store, also after all retries
+│       ├── StoreReplaced    Redis has lost the store of the server, or contains another one
 │       └── StoreFull        the store has no memory left
 ├── ServerUnreachable        no connection, or a broken one, also after all retries
 ├── AgentFailed              the agent wrote an `agent.error.v1` instead of an answer
@@ -53,6 +54,7 @@ __all__ = [
     "SessionGone",
     "StateTooLarge",
     "StoreFull",
+    "StoreReplaced",
     "StoreUnavailable",
     "Unauthenticated",
     "VersionMismatch",
@@ -170,6 +172,10 @@ class StoreUnavailable(ProblemError, runtime.StoreUnavailable):
     """The server cannot reach its store."""
 
 
+class StoreReplaced(StoreUnavailable, runtime.StoreReplaced):
+    """Redis has lost the store of the server, or contains another one. Nothing was written."""
+
+
 class StoreFull(StoreUnavailable, runtime.StoreFull):
     """The store of the server has no memory left and refuses writes."""
 
@@ -228,6 +234,7 @@ _BY_NAME: dict[str, type[ProblemError]] = {
     "quota-exceeded": QuotaExceeded,
     "state-too-large": StateTooLarge,
     "store-unavailable": StoreUnavailable,
+    "store-replaced": StoreReplaced,
     "store-full": StoreFull,
 }
 

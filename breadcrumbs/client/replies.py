@@ -15,6 +15,7 @@ from breadcrumbs.client.errors import (
     ProblemError,
     ServerUnreachable,
     StoreFull,
+    StoreReplaced,
     VersionMismatch,
     problem_from_document,
 )
@@ -115,7 +116,7 @@ class ReplyReader:
 
 def is_retryable(error: ProblemError) -> bool:
     """Return whether the same request can succeed later."""
-    return error.status in (429, 503) and not isinstance(error, StoreFull)
+    return error.status in (429, 503) and not isinstance(error, (StoreFull, StoreReplaced))
 
 
 def backoff(attempt: int) -> float:

@@ -26,7 +26,7 @@ from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.listener import open_listener
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.replays import open_server_models
-from breadcrumbs.composition.storage import data_directory, open_store
+from breadcrumbs.composition.storage import data_directory, open_known_store
 from breadcrumbs.composition.system_checks import check_routes
 from breadcrumbs.composition.workers import (
     WorkerParts,
@@ -50,6 +50,7 @@ from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.maintenance.load_history import sample_forever
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.identity_watch import watch_identity
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 from breadcrumbs.web_page import WebPage
@@ -147,7 +148,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
 
     Stop and close them at the end.
     """
-    store = await open_store(settings, url)
+    store = await open_known_store(settings, url)
     reader = EventReader(store)
     try:
         hub = EventHub(store, reader)
@@ -156,6 +157,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
                 background.start_soon(sample_forever, store)
+                background.start_soon(watch_identity, store)
                 configs = (
                     open_configs(store, settings)
                     if workers

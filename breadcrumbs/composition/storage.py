@@ -5,6 +5,7 @@ The server is a given Redis server, an embedded server that is already running, 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import structlog
+
+from breadcrumbs.composition.known_stores import KnownStore
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
-from breadcrumbs.runtime.errors import StartupError, StoreUnavailable
+from breadcrumbs.runtime.errors import StartupError, StoreReplaced, StoreUnavailable
+from breadcrumbs.runtime.maintenance.checks import log_server_problems
 from breadcrumbs.runtime.settings.settings import Settings
-from breadcrumbs.runtime.store.opening import store_exists
+from breadcrumbs.runtime.store.identity_watch import watch_identity
+from breadcrumbs.runtime.store.opening import read_identity
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
+
+_log = structlog.get_logger("breadcrumbs.store")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedIdentity:
+    """Identity that a store must have, and where it comes from."""
+
+    identity: str
+    source: str
+    """The setting or the file that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +121,38 @@ def shown_address(url: str) -> str:
 
 async def has_store(settings: Settings, url: str) -> bool:
     """Return whether the server has a store, without creating one."""
+    return await stored_identity(settings, url) is not None
+
+
+async def stored_identity(settings: Settings, url: str) -> str | None:
+    """Return the identity of the store on the server. "": the store has none yet. None: there is no store."""
     try:
-        return await store_exists(url, settings.namespace)
+        return await read_identity(url, settings.namespace)
     except StoreUnavailable as error:
         raise _unusable_server(url, error) from error
 
 
-async def open_store(settings: Settings, url: str) -> Store:
+def expected_identity(settings: Settings) -> ExpectedIdentity | None:
+    """Return the identity that the store must have, or None if this machine does not know one."""
+    if settings.store_id is not None:
+        return ExpectedIdentity(settings.store_id, "the setting store_id")
+    known = known_store(settings)
+    identity = known.recall()
+    return None if identity is None else ExpectedIdentity(identity, str(known.path))
+
+
+def known_store(settings: Settings) -> KnownStore:
+    """Return the file that remembers the store of these settings."""
+    directory = data_directory(settings)
+    # The socket of the embedded server can be in a temporary directory, so its address is no name for it.
+    address = "embedded" if settings.redis is None else shown_address(settings.redis)
+    return KnownStore(directory / "stores", address, settings.namespace)
+
+
+async def open_store(settings: Settings, url: str, *, expected: str | None = None) -> Store:
     """Open the store on a server, and create it if it does not exist.
 
-    The caller must close it.
+    The caller must close it. `expected`: raise `StoreReplaced` if the store has another identity.
     """
     try:
         return await Store.open(
@@ -126,15 +165,57 @@ async def open_store(settings: Settings, url: str) -> Store:
                 max_content_bytes=settings.max_body_bytes,
                 max_state_bytes=settings.max_state_bytes,
                 quotas=settings.quotas,
+                expected_identity=expected,
+                accept_losses=settings.new_store,
             ),
         )
+    except StoreReplaced:
+        raise
     except StoreUnavailable as error:
         raise _unusable_server(url, error) from error
 
 
+async def open_known_store(settings: Settings, url: str) -> Store:
+    """Open the store for a process that runs on it.
+
+    Raise `StartupError` if it is not the store that the setting `store_id` names, or that this machine used before.
+    With `new_store`, accept any store. Remember the store, and warn about servers that can lose data.
+    """
+    expected = expected_identity(settings)
+    try:
+        store = await open_store(
+            settings, url, expected=None if expected is None or settings.new_store else expected.identity
+        )
+    except StoreReplaced as error:
+        known = "" if expected is None else f" (expected by {expected.source})"
+        raise StartupError(
+            f"{shown_address(url)}: {error}{known}. Restore a backup and restart the Redis server, or correct the "
+            "address. To accept the store that the server has now, or to create an empty one, start once with "
+            "--new-store"
+        ) from error
+    try:
+        _accept_identity(settings, store)
+        await log_server_problems(store)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _accept_identity(settings: Settings, store: Store) -> None:
+    if store.identity is None:
+        return
+    known_store(settings).remember(store.identity)
+    if settings.store_id not in (None, store.identity):
+        _log.warning(
+            "accepted a store other than the setting store_id names, change the setting before the next start",
+            store_id=store.identity,
+        )
+
+
 @asynccontextmanager
 async def attached_store(settings: Settings) -> AsyncIterator[Store]:
-    """Open the store of a running server, and close it at the end.
+    """Open the store of a running server, and close it at the end. Meanwhile, watch its identity.
 
     The server is the given Redis server, or the server of `crumb up`. Raise `StartupError` if neither is running.
     """
@@ -144,10 +225,14 @@ async def attached_store(settings: Settings) -> AsyncIterator[Store]:
         if running is None:
             raise StartupError("no running server found: start crumb up, or specify a server with --redis")
         url = running.url
-    store = await open_store(settings, url)
+    store = await open_known_store(settings, url)
+    # Not in a task group, which would wrap the errors of the caller's block in an exception group.
+    watching = asyncio.create_task(watch_identity(store))
     try:
         yield store
     finally:
+        watching.cancel()
+        await asyncio.wait([watching])
         await store.close()
 
 

@@ -5,11 +5,13 @@ Creates their handlers with models, tools and configs, as the settings specify.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import anyio
@@ -33,12 +35,12 @@ from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.published_configs import publishing
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.errors import InvalidInput, StartupError, StoreError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.offered_models import ModelOffer, publish_models
-from breadcrumbs.runtime.store.published_agents import publish_agents
+from breadcrumbs.runtime.store.published_agents import PublishedAgent, publish_agents
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
@@ -46,6 +48,8 @@ from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import Handler
 from breadcrumbs.runtime.workers.worker import Worker
 from breadcrumbs.runtime.workers.worker_info import WorkerInfo
+
+_PUBLISHED_CHECK_SECONDS: Final = 5.0
 
 # Context configs
 
@@ -141,8 +145,14 @@ async def agent_worker(
 
         choices = ModelChoices(models)
         offer = choices.offer(_common_model(configured))
-        await publish_models(store, kind or AgentRunner.kind, offer)
-        await publish_agents(store, kind or AgentRunner.kind, describe_agents(configured))
+        published = _Published(
+            store,
+            kind or AgentRunner.kind,
+            offer,
+            tuple(describe_agents(configured)),
+        )
+        await published.publish()
+        keeping = asyncio.create_task(published.keep())
 
         def model_of(agent: ActiveAgent) -> Model:
             chosen = agent.chosen_model
@@ -178,10 +188,41 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield _make_worker(parts, runner, _agent_info(parts.info, configured, offer))
+        try:
+            yield _make_worker(parts, runner, _agent_info(parts.info, configured, offer))
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
     finally:
         await models.close()
         await adk.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """Models and agents that a worker publishes for the processes that serve the API."""
+
+    store: Store
+    kind: str
+    models: ModelOffer
+    agents: tuple[PublishedAgent, ...]
+
+    async def publish(self) -> None:
+        await publish_models(self.store, self.kind, self.models)
+        await publish_agents(self.store, self.kind, self.agents)
+
+    async def keep(self) -> None:
+        """Publish them again if they are gone, until cancelled. The server can have been restored from a backup.
+
+        Lists of another worker of this kind are not replaced: during an update, two versions would replace each other.
+        """
+        while True:
+            await anyio.sleep(_PUBLISHED_CHECK_SECONDS)
+            try:
+                await publish_models(self.store, self.kind, self.models, if_absent=True)
+                await publish_agents(self.store, self.kind, self.agents, if_absent=True)
+            except StoreError:
+                pass  # the next check repeats it
 
 
 def _common_model(agents: Iterable[ActiveAgent]) -> str | None:

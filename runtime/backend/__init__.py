@@ -8,6 +8,7 @@ __all__ = [
     "cluster",
     "connection",
     "embedded",
+    "identity",
     "link",
     "servers",
     "standalone",

@@ -3,14 +3,20 @@
 A node that does not serve a slot refuses the command without executing it. Such a command is sent again, to the
 node that serves the slot. A command on a broken link is not sent again: only the caller can decide whether it may run
 twice. The slot map is refreshed after a broken link, so that the caller's next attempt reaches the new primary.
+
+Each node can lose its data alone. So each lane has a marker with the identity of the store. A link is verified by the
+markers of the lanes that its node serves: when it opens, and when the node gets another lane. If one marker is missing,
+no node is used until all markers are back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -26,15 +32,17 @@ from breadcrumbs.runtime.backend.connection import (
     to_command,
     to_store_error,
 )
+from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import (
     Command,
     LinkLost,
     MessageHandler,
     Multiplexer,
     ReplyError,
+    SendAll,
     subscribe,
 )
-from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.errors import StoreReplaced, StoreUnavailable
 
 _NOT_EXECUTED_CODES: Final = frozenset((
     "MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
@@ -45,6 +53,9 @@ _RETRY_SECONDS: Final = 3.0
 """Seconds for which such a command is retried. Slot migrations and elections take about that long."""
 
 _RETRY_PAUSE: Final = 0.05  # seconds
+
+_FULL_CHECK_SECONDS: Final = 0.5
+"""Seconds between two checks of all nodes while the store is lost."""
 
 _NodeAddress: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -62,6 +73,10 @@ class ClusterConnection:
         self._nodes: set[_NodeAddress] = {(address.host, address.port)}
         self._refresh: asyncio.Task[None] | None = None
         self._closed = False
+        self._identity: StoreIdentity | None = None
+        self._loss: str | None = None
+        """Reason why no node is used: the text of a `StoreReplaced`. None: no loss is known."""
+        self._next_full_check = 0.0
 
     @classmethod
     async def open(cls, url: str, prefixes: list[bytes]) -> ClusterConnection:
@@ -176,7 +191,7 @@ class ClusterConnection:
         """Return the node that a MOVED or ASK reply names. MOVED also updates the slot map."""
         moved_slot, node = _parse_redirection(str(reply), replied_by)
         if reply.code == "MOVED" and moved_slot == slot:
-            self._slot_map[slot] = node
+            self._update_slot_map({slot: node})
         return node
 
     async def _call_node(self, node: _NodeAddress, commands: list[Command]) -> list[Any]:
@@ -186,6 +201,10 @@ class ClusterConnection:
         except LinkLost as error:
             await self.try_refresh_slot_map()
             raise to_store_error(error) from error
+        except ReplyError as error:  # from the login or the verification
+            if error.code not in _NOT_EXECUTED_CODES:
+                raise
+            return [error] * len(commands)
 
     # Readers
 
@@ -199,12 +218,17 @@ class ClusterConnection:
         return list(lanes.values())
 
     async def blocking(self, lane: int) -> BlockingLink:
-        return _ClusterBlockingLink(self, self._link(self._node_of(lane)).address)
+        node = self._node_of(lane)
+        link = Multiplexer(
+            self._node_address(node), reply_timeout=BLOCKING_TIMEOUT, verify=partial(self._verify, node)
+        )
+        return _ClusterBlockingLink(self, link)
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
         # A cluster delivers each message on every node, so any node can be used.
+        node = self._node_of(0)
         try:
-            await subscribe(self._link(self._node_of(0)).address, channel, on_message)
+            await subscribe(self._node_address(node), channel, on_message, partial(self._verify, node))
         except (LinkLost, ReplyError) as error:
             raise to_store_error(error) from error
 
@@ -225,9 +249,13 @@ class ClusterConnection:
         if link is None:
             if self._closed:
                 raise StoreUnavailable("the store is closed")
-            address = replace(self._address, host=node[0], port=node[1], path="", database=0)
-            link = self._links[node] = Multiplexer(address)
+            link = self._links[node] = Multiplexer(
+                self._node_address(node), verify=partial(self._verify, node)
+            )
         return link
+
+    def _node_address(self, node: _NodeAddress) -> Address:
+        return replace(self._address, host=node[0], port=node[1], path="", database=0)
 
     async def refresh_slot_map(self) -> None:
         """Read the slot map from the cluster. Concurrent calls share one read."""
@@ -256,9 +284,13 @@ class ClusterConnection:
         # Connected nodes first, because a broken link is a common reason for the refresh.
         for node in sorted(self._nodes, key=lambda node: not self._link(node).connected):
             try:
-                ranges = await self._link(node).call((b"CLUSTER", b"SLOTS"))
+                # A probe, because the map is also needed to find out whether a lost store is back.
+                (ranges,) = await self._link(node).probe([(b"CLUSTER", b"SLOTS")])
             except (LinkLost, ReplyError) as error:
                 last_error = error
+                continue
+            if isinstance(ranges, ReplyError):
+                last_error = ranges
                 continue
             if self._apply_slot_ranges(ranges, node):
                 return
@@ -279,20 +311,90 @@ class ClusterConnection:
             for slot in self._slots
             if first <= slot <= last
         }
-        self._slot_map |= served
+        self._update_slot_map(served)
         if len(served) < len(set(self._slots)):
             return False
         members = {parse_node(entry) for _, _, *entries in ranges for entry in entries}
         self._nodes = members | {(self._address.host, self._address.port)}
         return True
 
+    def _update_slot_map(self, served: dict[int, _NodeAddress]) -> None:
+        """Change the nodes of some slots. A node that gets a slot is verified again before its next command."""
+        for slot, node in served.items():
+            if self._slot_map.get(slot) != node and node in self._links:
+                self._links[node].recheck()
+        self._slot_map |= served
+
+    # Identity
+
+    def protect(self, identity: StoreIdentity) -> None:
+        self._identity = identity
+
+    async def verify(self) -> None:
+        if (identity := self._identity) is None:
+            return
+        if self._loss is not None:
+            await self._check_all_nodes(identity)
+        lanes = self.node_lanes()
+        replies = await self.call_all([(lane, identity.read_marker(lane)) for lane in lanes])
+        with self._noting_loss():
+            for lane, found in zip(lanes, replies, strict=True):
+                identity.check_marker(lane, found)
+            identity.check_meta(await self.call(0, *identity.read_meta))
+
+    async def _verify(self, node: _NodeAddress, send_all: SendAll) -> None:
+        """Verify a link to a node. Raises `StoreReplaced` if this node, or another one, has lost its data."""
+        if (identity := self._identity) is None:
+            return
+        if self._loss is not None:
+            await self._check_all_nodes(identity)
+        with self._noting_loss():
+            await self._check_markers(identity, node, send_all)
+
+    async def _check_all_nodes(self, identity: StoreIdentity) -> None:
+        """Raise the known loss again, unless all markers are back."""
+        if time.monotonic() >= self._next_full_check:
+            self._next_full_check = time.monotonic() + _FULL_CHECK_SECONDS
+            try:
+                await self._read_slot_map()  # another node can serve the lane by now
+                for node in set(self._slot_map.values()):
+                    await self._check_markers(identity, node, self._link(node).probe)
+                self._loss = None
+            except (LinkLost, ReplyError) as error:
+                raise to_store_error(error) from error
+        if self._loss is not None:
+            raise StoreReplaced(self._loss)
+
+    async def _check_markers(self, identity: StoreIdentity, node: _NodeAddress, send_all: SendAll) -> None:
+        """Check the markers of the lanes that a node serves."""
+        lanes = [lane for lane in range(len(self._slots)) if self._slot_map.get(self._slots[lane]) == node]
+        for lane, found in zip(
+            lanes, await send_all([identity.read_marker(lane) for lane in lanes]), strict=True
+        ):
+            # Another node serves the lane, or gets it now. That node is verified when the slot map changes.
+            if isinstance(found, ReplyError) and found.code in ("MOVED", "ASK"):
+                continue
+            identity.check_marker(lane, found)
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        """Stop all links after a `StoreReplaced`."""
+        try:
+            yield
+        except StoreReplaced as error:
+            self._loss = str(error)
+            self._next_full_check = time.monotonic() + _FULL_CHECK_SECONDS
+            for link in self._links.values():
+                link.recheck()
+            raise
+
 
 class _ClusterBlockingLink:
     """A `BlockingLink` to the node of one lane. `call` raises `StoreUnavailable` when the lane moves."""
 
-    def __init__(self, cluster: ClusterConnection, address: Address) -> None:
+    def __init__(self, cluster: ClusterConnection, link: Multiplexer) -> None:
         self._cluster = cluster
-        self._link = Multiplexer(address, reply_timeout=BLOCKING_TIMEOUT)
+        self._link = link
 
     async def call(self, command: Command) -> Any:
         try:

@@ -8,6 +8,7 @@ Errors: every method of `Connection` and `BlockingLink` raises only `StoreError`
 - `StoreUnavailable`: the link broke, or the server cannot serve the command now. The caller cannot tell
   whether the command was executed.
 - `CommandRefused`: the server refuses the login or the command (a password, an ACL).
+- `StoreReplaced`: the server does not contain the store that the connection protects. The command was not sent.
 - `StoreFull`: the server has no memory left. The command was not executed.
 - `StoreError`: the server replied with another error.
 
@@ -23,6 +24,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final, Protocol, TypeVar
 
+from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import Command, LinkLost, MessageHandler, ReplyError
 from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreUnavailable
 
@@ -118,6 +120,20 @@ class Connection(Protocol):
 
         `on_message` is called as soon as a message is read, not in a later iteration of the event loop. The event
         of an answer follows its last delta on another link and must not overtake it.
+        """
+        ...
+
+    def protect(self, identity: StoreIdentity) -> None:
+        """Check the identity on each new link, before anything else is sent on it.
+
+        A link to a server without this identity raises `StoreReplaced` for every command, until the identity is back.
+        """
+        ...
+
+    async def verify(self) -> None:
+        """Check now that every server has the protected identity. Raises `StoreReplaced`, like all later commands.
+
+        This detects a loss on links that did not break.
         """
         ...
 

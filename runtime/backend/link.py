@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import hiredis
@@ -24,6 +24,10 @@ from breadcrumbs.runtime.backend.address import Address
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 MessageHandler: TypeAlias = Callable[[bytes], None]
+SendAll: TypeAlias = Callable[[list[Command]], Awaitable[list[Any]]]
+"""Sends commands on one connection. Error replies are returned at their positions."""
+Verify: TypeAlias = Callable[[SendAll], Awaitable[None]]
+"""Checks a new connection before it is used for anything else, and raises if it must not be used."""
 
 _CONNECT_TIMEOUT: Final = 5.0  # seconds
 _REPLY_TIMEOUT: Final = 10.0  # seconds
@@ -47,7 +51,11 @@ class ReplyError(Exception):
 
 
 class Multiplexer:
-    """Shared connection. Opens on first use, and reconnects after it broke."""
+    """Shared connection. Opens on first use, and reconnects after it broke.
+
+    `verify` runs on each new connection after the login. No other command is sent before it has succeeded. If it
+    fails, the connection stays open, and the next command starts with another verification.
+    """
 
     def __init__(
         self,
@@ -55,17 +63,23 @@ class Multiplexer:
         *,
         reply_timeout: float | None = _REPLY_TIMEOUT,
         connect_timeout: float = _CONNECT_TIMEOUT,
+        verify: Verify | None = None,
     ) -> None:
         self.address = address
         self._reply_timeout = reply_timeout
         self._connect_timeout = connect_timeout
+        self._verify = verify
         self._socket: _Socket | None = None
+        """The verified connection. None: the next command verifies one first."""
+        self._unverified: _Socket | None = None
+        self._rechecks = 0
         self._opening: asyncio.Task[_Socket] | None = None
+        self._connecting: asyncio.Task[_Socket] | None = None
         self._closed = False
 
     @property
     def connected(self) -> bool:
-        return self._socket is not None and not self._socket.lost
+        return self._living_socket() is not None
 
     async def call(self, command: Command) -> Any:
         """Send one command and return its reply. Raises `ReplyError` for an error reply."""
@@ -81,15 +95,11 @@ class Multiplexer:
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
-        replies = [socket.send(command) for command in commands]
-        try:
-            return [await reply for reply in replies]
-        except BaseException:
-            for reply in replies:
-                # A broken link fails all replies. The first failure is raised, the others are marked as retrieved.
-                if not reply.cancel():
-                    _ignore_exception(reply)
-            raise
+        return await socket.call_all(commands)
+
+    async def probe(self, commands: list[Command]) -> list[Any]:
+        """Send commands that only read, also on a connection that is not verified."""
+        return await (await self._connect_shared()).call_all(commands)
 
     def post(self, command: Command) -> None:
         """Send one command without waiting for its reply. It is dropped if it cannot be sent at once."""
@@ -97,14 +107,32 @@ class Multiplexer:
         if socket is not None and not socket.lost and not socket.is_congested:
             socket.send(command).add_done_callback(_ignore_exception)
 
+    def recheck(self) -> None:
+        """Verify the connection again before the next command."""
+        self._rechecks += 1
+        if (
+            self._socket is not None and not self._socket.lost
+        ):  # a lost one must not replace a newer connection
+            self._unverified = self._socket
+        self._socket = None
+
     async def close(self) -> None:
         self._closed = True
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        tasks = [task for task in (self._opening, self._connecting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for socket in (self._socket, self._unverified):
+            if socket is not None:
+                socket.close()
+        self._socket = self._unverified = None
+
+    def _living_socket(self) -> _Socket | None:
+        for socket in (self._socket, self._unverified):
+            if socket is not None and not socket.lost:
+                return socket
+        return None
 
     async def _writable_socket(self) -> _Socket:
         socket = self._socket
@@ -115,7 +143,7 @@ class Multiplexer:
         return socket
 
     async def _open(self) -> _Socket:
-        """Open the socket. Concurrent callers share one attempt and its failure."""
+        """Open and verify the connection. Concurrent callers share one attempt and its failure."""
         if self._closed:
             raise LinkLost("the store is closed")
         if self._opening is None:
@@ -125,24 +153,56 @@ class Multiplexer:
 
     async def _open_socket(self) -> _Socket:
         try:
-            self._socket = await _connect(
-                self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
-            )
+            while True:
+                rechecks, socket = self._rechecks, await self._connect_shared()
+                if self._verify is not None:
+                    await self._verify(socket.call_all)
+                if rechecks == self._rechecks:  # else a recheck was requested during this one
+                    break
         except asyncio.CancelledError:  # by `close`; the callers were not cancelled
             raise LinkLost("the store is closed") from None
-        return self._socket
+        self._socket, self._unverified = socket, None
+        return socket
 
     def _end_opening(self, opening: asyncio.Task[_Socket]) -> None:
         self._opening = None
         _ignore_exception(opening)  # in case all callers were cancelled
 
+    async def _connect_shared(self) -> _Socket:
+        """Return a connection, verified or not. Concurrent callers share one attempt and its failure."""
+        if self._closed:
+            raise LinkLost("the store is closed")
+        if (socket := self._living_socket()) is not None:
+            return socket
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect_socket())
+            self._connecting.add_done_callback(self._end_connecting)
+        return await asyncio.shield(self._connecting)
 
-async def subscribe(address: Address, channel: bytes, on_message: MessageHandler) -> None:
+    async def _connect_socket(self) -> _Socket:
+        try:
+            self._unverified = await _connect(
+                self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
+            )
+        except asyncio.CancelledError:  # by `close`
+            raise LinkLost("the store is closed") from None
+        return self._unverified
+
+    def _end_connecting(self, connecting: asyncio.Task[_Socket]) -> None:
+        self._connecting = None
+        _ignore_exception(connecting)
+
+
+async def subscribe(
+    address: Address, channel: bytes, on_message: MessageHandler, verify: Verify | None = None
+) -> None:
     """Call `on_message` with each message of a channel. Raises `LinkLost` when the link breaks."""
     socket = await _connect(
         address, lambda: _SubscriberSocket(on_message, SILENCE_SECONDS), timeout=_CONNECT_TIMEOUT
     )
     try:
+        if verify is not None:
+            await verify(socket.call_all)
         await socket.call((b"SUBSCRIBE", channel))
         while True:
             replies = socket.reply_count
@@ -191,6 +251,18 @@ class _Socket(asyncio.Protocol):
         if isinstance(reply, ReplyError):
             raise reply
         return reply
+
+    async def call_all(self, commands: list[Command]) -> list[Any]:
+        """Send commands together. Error replies are returned at their positions."""
+        replies = [self.send(command) for command in commands]
+        try:
+            return [await reply for reply in replies]
+        except BaseException:
+            for reply in replies:
+                # A broken link fails all replies. The first failure is raised, the others are marked as retrieved.
+                if not reply.cancel():
+                    _ignore_exception(reply)
+            raise
 
     def send(self, command: Command) -> asyncio.Future[Any]:
         """Send one command at the end of this loop iteration. Returns its reply, possibly a `ReplyError`."""

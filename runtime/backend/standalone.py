@@ -15,14 +15,18 @@ from breadcrumbs.runtime.backend.connection import (
     to_command,
     to_store_error,
 )
+from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import (
     Command,
     LinkLost,
     MessageHandler,
     Multiplexer,
     ReplyError,
+    SendAll,
+    Verify,
     subscribe,
 )
+from breadcrumbs.runtime.errors import StoreReplaced
 
 
 class StandaloneConnection:
@@ -31,7 +35,8 @@ class StandaloneConnection:
     def __init__(self, address: Address, *, lanes: int) -> None:
         self.address = address
         self._lanes = lanes
-        self._link = Multiplexer(address)
+        self._identity: StoreIdentity | None = None
+        self._link = Multiplexer(address, verify=self._verify)
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         try:
@@ -70,23 +75,42 @@ class StandaloneConnection:
         return [0]
 
     async def blocking(self, lane: int) -> BlockingLink:
-        return StandaloneBlockingLink(self.address)
+        return StandaloneBlockingLink(self.address, verify=self._verify)
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
         try:
-            await subscribe(self.address, channel, on_message)
+            await subscribe(self.address, channel, on_message, self._verify)
         except (LinkLost, ReplyError) as error:
             raise to_store_error(error) from error
 
+    def protect(self, identity: StoreIdentity) -> None:
+        self._identity = identity
+
+    async def verify(self) -> None:
+        if self._identity is None:
+            return
+        try:
+            self._identity.check_meta(await self.call(0, *self._identity.read_meta))
+        except StoreReplaced:
+            self._link.recheck()
+            raise
+
     async def close(self) -> None:
         await self._link.close()
+
+    async def _verify(self, send_all: SendAll) -> None:
+        if self._identity is not None:
+            (found,) = await send_all([self._identity.read_meta])
+            self._identity.check_meta(found)
 
 
 class StandaloneBlockingLink:
     """A `BlockingLink` to one server."""
 
-    def __init__(self, address: Address, *, reply_timeout: float = BLOCKING_TIMEOUT) -> None:
-        self._link = Multiplexer(address, reply_timeout=reply_timeout)
+    def __init__(
+        self, address: Address, *, reply_timeout: float = BLOCKING_TIMEOUT, verify: Verify | None = None
+    ) -> None:
+        self._link = Multiplexer(address, reply_timeout=reply_timeout, verify=verify)
 
     async def call(self, command: Command) -> Any:
         try:

@@ -99,6 +99,14 @@ class Settings(BaseSettings):
     data: Path | None = Field(None, description="Data directory of the embedded server")
     lanes: Annotated[int, Field(ge=1, le=4096)] | None = None
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")] = "bc"
+    store_id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = Field(
+        None,
+        description="Identity of the store. A process does not start on a server without this store. "
+        "crumb doctor shows it",
+    )
+    new_store: bool = Field(
+        False, description="Accept another or an empty store at this start. Set it for one start only"
+    )
 
     api_keys: tuple[ApiKey, ...] = ()
     token_secret: Annotated[SecretStr, Field(min_length=32)] | None = Field(

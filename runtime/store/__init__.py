@@ -15,6 +15,7 @@ __all__ = [
     "fence",
     "history",
     "housekeeping",
+    "identity_watch",
     "indexes",
     "keys",
     "lane_counts",

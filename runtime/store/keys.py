@@ -64,6 +64,9 @@ Per lane and kind of worker (context builders, agent runners)
     k <kind>                         zset     events above the mark that are done already
     r <kind>                         hash     event -> earlier attempts, and the worker that runs it (attempts.py)
     D <kind>                         hash     event -> dead letter (JSON)
+On a cluster, per lane
+    I                                string   marker: the identity of the store. A node that has lost its data has lost
+                                              the markers of its lanes. Absent on a single server
 Lane 0 only: workers
     K                                set      kinds of workers; events are kept until each kind has finished them
                                               (exceptions: see housekeeping.py)
@@ -90,6 +93,9 @@ Lane 0 only: small records of an owner
     H                                hash     hygiene counters
 Once per store
     <namespace>:meta                 hash     number of lanes, format, the secret that signs tokens and cursors
+                                              id: the identity of the store; absent in a store of an earlier version
+                                              until a process of this version opens it
+                                              marked: 1 if every lane has its marker `I`, else absent
 """
 
 from __future__ import annotations
@@ -134,6 +140,9 @@ class Keys:
     def prefix(self, lane: int) -> bytes:
         """Return the common prefix of all keys of a lane."""
         return self._prefixes[lane]
+
+    def identity(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"I"
 
     def body(self, lane: int, owner: UUID, id: bytes) -> bytes:
         return b"%sb%s%s" % (self._prefixes[lane], owner.bytes, id)

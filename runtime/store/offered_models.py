@@ -43,10 +43,11 @@ class ModelOffer:
         return next((model for model in self.models if model.name == name), None)
 
 
-async def publish_models(store: Store, kind: str, offer: ModelOffer) -> None:
-    """Publish the models of a kind of worker."""
+async def publish_models(store: Store, kind: str, offer: ModelOffer, *, if_absent: bool = False) -> None:
+    """Publish the models of a kind of worker. `if_absent`: keep a list that is already published."""
+    command = b"HSETNX" if if_absent else b"HSET"
     await store.connection.call(
-        0, b"HSET", store.keys.offered_models(), kind.encode(), orjson.dumps(asdict(offer))
+        0, command, store.keys.offered_models(), kind.encode(), orjson.dumps(asdict(offer))
     )
 
 

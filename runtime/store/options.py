@@ -29,6 +29,10 @@ class StoreOptions:
     max_content_bytes: int = MAX_BODY_BYTES
     max_state_bytes: int = MAX_STATE_BYTES
     quotas: Quotas | None = None
+    expected_identity: str | None = None
+    """The identity that the store must have. None: any, and a server without a store gets one."""
+    accept_losses: bool = False
+    """Also open a store on a cluster of which some servers have lost their data."""
 
 
 @dataclass(frozen=True, slots=True)

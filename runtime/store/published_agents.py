@@ -34,13 +34,16 @@ class PublishedAgent:
     """Whether messages themselves trigger the agent."""
 
 
-async def publish_agents(store: Store, kind: str, agents: Iterable[PublishedAgent]) -> None:
-    """Publish the agents of a kind of worker. They replace those that it published before."""
+async def publish_agents(
+    store: Store, kind: str, agents: Iterable[PublishedAgent], *, if_absent: bool = False
+) -> None:
+    """Publish the agents of a kind of worker. They replace the published ones, unless `if_absent`."""
+    command = b"HSETNX" if if_absent else b"HSET"
     rows = [
         [agent.agent_id, agent.description, agent.model, agent.consumers, agent.direct] for agent in agents
     ]
     await store.connection.call(
-        _LANE, b"HSET", store.keys.published_agents(), kind.encode(), orjson.dumps(rows)
+        _LANE, command, store.keys.published_agents(), kind.encode(), orjson.dumps(rows)
     )
 
 

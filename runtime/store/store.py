@@ -103,12 +103,20 @@ class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
     def __init__(
-        self, connection: Connection, keys: Keys, *, secret: bytes, options: StoreOptions = _STORE_DEFAULTS
+        self,
+        connection: Connection,
+        keys: Keys,
+        *,
+        secret: bytes,
+        identity: str | None = None,
+        options: StoreOptions = _STORE_DEFAULTS,
     ) -> None:
         self.connection = connection
         self.keys = keys
         self.lanes = keys.lanes
         self.secret = secret
+        self.identity = identity
+        """Random id of the store, the same for all processes. None: the server could not store one."""
         self.max_content_bytes = options.max_content_bytes
         self.max_state_bytes = options.max_state_bytes
         self.clock = ServerClock(connection)
@@ -134,10 +142,13 @@ class Store:
         namespace: str = "bc",
         options: StoreOptions = _STORE_DEFAULTS,
     ) -> Store:
-        """Connect to a store. The first process that opens it decides the number of lanes."""
-        connection, keys, secret = await open_connection(url, namespace, lanes)
+        """Connect to a store. The first process that opens it decides the number of lanes.
+
+        Raise `StoreReplaced` if the options expect another identity.
+        """
+        connection, keys, secret, identity = await open_connection(url, namespace, lanes, options)
         try:
-            store = cls(connection, keys, secret=secret, options=options)
+            store = cls(connection, keys, secret=secret, identity=identity, options=options)
             await store.clock.synchronize()
         except BaseException:
             await connection.close()
@@ -148,8 +159,9 @@ class Store:
         await self.connection.close()
 
     async def ping(self) -> None:
-        """Raise `StoreUnavailable` if the server does not reply."""
+        """Raise `StoreUnavailable` if the server does not reply, and `StoreReplaced` if it has lost the store."""
         await self.connection.call(0, b"PING")
+        await self.connection.verify()
 
     def now(self) -> int:
         """Return the estimated time of the server, in microseconds."""

@@ -199,8 +199,10 @@ class Worker:
         if now - self._last_heartbeat < self._renewal_seconds:
             living = await self.leases.list_workers()
         else:
-            self._last_heartbeat = now
+            # Register with each heartbeat: the server can have been restored from a backup without this kind.
+            await self.leases.register()
             living = await self._send_heartbeat("running")
+            self._last_heartbeat = now
         if self.leases.drain_requested:
             self.drain()
         return living

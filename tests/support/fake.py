@@ -15,6 +15,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall, to_store_error
+from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import Command, LinkLost, ReplyError
 
 
@@ -26,6 +27,7 @@ class FakeConnection:
         self._lanes = lanes
         self._client = _client(self.server)
         self._posted: set[asyncio.Future[Any]] = set()
+        self._identity: StoreIdentity | None = None
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         try:
@@ -76,6 +78,13 @@ class FakeConnection:
             async for message in channels.listen():
                 if message["type"] == "message":
                     on_message(message["data"])
+
+    def protect(self, identity: StoreIdentity) -> None:
+        self._identity = identity
+
+    async def verify(self) -> None:
+        if self._identity is not None:
+            self._identity.check_meta(await self.call(0, *self._identity.read_meta))
 
     async def close(self) -> None:
         await asyncio.gather(*self._posted, return_exceptions=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Script, ScriptCall
+from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
@@ -76,6 +77,12 @@ class SteppedConnection:
 
     async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         await self._inner.listen(channel, on_message)
+
+    def protect(self, identity: StoreIdentity) -> None:
+        self._inner.protect(identity)
+
+    async def verify(self) -> None:
+        await self._inner.verify()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -21,6 +21,7 @@ from breadcrumbs.runtime.http.api.problems import (
     RATE_LIMITED,
     REQUEST_TIMEOUT,
     STORE_FULL,
+    STORE_REPLACED,
     STORE_UNAVAILABLE,
     TOO_LARGE,
     TOO_MANY_CONNECTIONS,
@@ -144,7 +145,7 @@ class Operation:
         if self.budget is not None:
             found.add(RATE_LIMITED)
         if self.uses_store != "no":
-            found.add(STORE_UNAVAILABLE)
+            found |= {STORE_UNAVAILABLE, STORE_REPLACED}
         if self.uses_store == "writes":
             found.add(STORE_FULL)
         return sorted(found, key=lambda kind: (kind.status, kind.name))

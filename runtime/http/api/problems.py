@@ -30,6 +30,7 @@ from breadcrumbs.runtime.errors import (
     StateTooLarge,
     StoreError,
     StoreFull,
+    StoreReplaced,
     Unauthenticated,
     VersionMismatch,
 )
@@ -170,6 +171,11 @@ STORE_UNAVAILABLE = ProblemType(
     "The Redis server is down or busy. No write was applied in part. Retry after the number of seconds in "
     "Retry-After, with the same Idempotency-Key.",
 )  # fmt: skip
+STORE_REPLACED = ProblemType(
+    "store-replaced", 503, "Store replaced",
+    "The Redis server has lost the data of this server, or contains another store. Nothing is written to it. `detail` "
+    "contains the reason. " + StoreReplaced.advice + ".",
+)  # fmt: skip
 STORE_FULL = ProblemType(
     "store-full", 503, "Store full",
     "The Redis server has no memory left and refuses writes. Delete old breadcrumbs or raise its maxmemory. Reads "
@@ -208,6 +214,7 @@ PROBLEM_TYPES: Final = (
     HEAD_TOO_LARGE,
     INTERNAL,
     STORE_UNAVAILABLE,
+    STORE_REPLACED,
     STORE_FULL,
     TOO_MANY_CONNECTIONS,
 )
@@ -298,6 +305,11 @@ def _store_full(error: StoreFull) -> Reply:
     return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
 
 
+def _store_replaced(error: StoreReplaced) -> Reply:
+    # Not logged here: the loss is logged once, see `watch_identity`.
+    return problem(STORE_REPLACED, f"{error}. {error.advice}.", headers=[(b"retry-after", b"10")])
+
+
 def _store_unavailable(error: StoreError) -> Reply:
     # The message contains the address of the Redis server. It goes to the log only.
     _log.error("store unavailable", reason=str(error))
@@ -331,6 +343,7 @@ _REPLIES: Final[Sequence[tuple[type[Exception], Callable[[Any], Reply]]]] = (
     (QuotaExceeded, _quota_exceeded),
     (StateTooLarge, _state_too_large),
     (StoreFull, _store_full),
+    (StoreReplaced, _store_replaced),
     (StoreError, _store_unavailable),
 )
 """The reply to each class of errors. The first match counts, so subclasses come before their base classes."""

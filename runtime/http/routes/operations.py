@@ -123,6 +123,7 @@ class QuotaDocument(TypedDict):
 class StoreDocument(TypedDict):
     """Content of the store. Breadcrumbs, sessions and schemas are those of this tenant."""
 
+    id: NotRequired[Annotated[str, Field(description="Identity of the store, for the setting `store_id`")]]
     breadcrumbs: Count
     sessions: Count
     schemas: list[SchemaDocument]
@@ -214,7 +215,7 @@ async def operations(call: HttpCall) -> Reply:
         "recent_seconds": RECENT_SECONDS,
         "lease_seconds": services.settings.lease_seconds,
         "process": _process_document(),
-        "store": _store_document(state),
+        "store": _store_document(state, services.store.identity),
         "kinds": state.kinds,
         "lanes": [_lane_document(lane, state) for lane in state.lanes],
         "workers": _worker_documents(state),
@@ -249,7 +250,7 @@ def _process_document() -> ProcessDocument:
     }
 
 
-def _store_document(state: Overview) -> StoreDocument:
+def _store_document(state: Overview, identity: str | None) -> StoreDocument:
     schemas: list[SchemaDocument] = []
     # Schemas with recent breadcrumbs come first, so that a chart over time does not lose them.
     for schema in sorted(state.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
@@ -257,13 +258,16 @@ def _store_document(state: Overview) -> StoreDocument:
         if schema.name:
             counted["schema_name"] = schema.name
         schemas.append(counted)
-    return {
+    document: StoreDocument = {
         "breadcrumbs": sum(schema.count for schema in state.schemas),
         "sessions": state.sessions,
         "schemas": schemas,
         "more_schemas": state.uncounted_schemas > 0,
         "servers": [_server_document(info) for info in state.servers],
     }
+    if identity is not None:
+        document["id"] = identity
+    return document
 
 
 def _server_document(info: dict[str, str]) -> ServerDocument:

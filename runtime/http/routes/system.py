@@ -33,6 +33,10 @@ async def health(call: HttpCall) -> Reply:
     method="GET",
     path="/ready",
     summary="Check that the store is reachable",
+    description=(
+        "Also checks that the Redis server still contains the store that this process opened. 503 `store-replaced` "
+        "means that the server was emptied or replaced."
+    ),
     successes=(SuccessReply(200, "The server is ready.", Health),),
 )
 async def ready(call: HttpCall) -> Reply:

@@ -15,6 +15,7 @@ from breadcrumbs.runtime.maintenance.checks.events import check_events
 from breadcrumbs.runtime.maintenance.checks.expiry import check_expired
 from breadcrumbs.runtime.maintenance.checks.finding import Finding, Status, Verdict, verdict_of
 from breadcrumbs.runtime.maintenance.checks.hygiene_state import HygieneSchedule
+from breadcrumbs.runtime.maintenance.checks.identity import check_identity
 from breadcrumbs.runtime.maintenance.checks.indexes import check_indexes
 from breadcrumbs.runtime.maintenance.checks.layout import check_layout, check_scripts
 from breadcrumbs.runtime.maintenance.checks.machine import (
@@ -27,7 +28,7 @@ from breadcrumbs.runtime.maintenance.checks.offered_models import check_offered_
 from breadcrumbs.runtime.maintenance.checks.processes import KnownProcess, check_processes
 from breadcrumbs.runtime.maintenance.checks.quotas import check_quotas
 from breadcrumbs.runtime.maintenance.checks.run import Check, run_checks
-from breadcrumbs.runtime.maintenance.checks.server import check_server, judge_server
+from breadcrumbs.runtime.maintenance.checks.server import check_server, judge_server, log_server_problems
 from breadcrumbs.runtime.maintenance.checks.sessions import check_sessions
 from breadcrumbs.runtime.maintenance.checks.store_checks import (
     StoreCheckOptions,
@@ -53,6 +54,7 @@ __all__ = [
     "check_disk",
     "check_events",
     "check_expired",
+    "check_identity",
     "check_indexes",
     "check_layout",
     "check_offered_models",
@@ -66,6 +68,7 @@ __all__ = [
     "data_checks",
     "explain_unreachable",
     "judge_server",
+    "log_server_problems",
     "run_checks",
     "select_checks",
     "system_checks",

@@ -10,10 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+import structlog
+
 from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.maintenance.checks.finding import Finding, Status
 from breadcrumbs.runtime.store.store import Store
+
+_log = structlog.get_logger("breadcrumbs.store")
 
 OLDEST_SERVER: Final = (7, 0)
 HIGH_MEMORY: Final = (0.80, 0.95)
@@ -40,6 +44,20 @@ async def check_server(store: Store) -> list[Finding]:
             findings += judge_server(info, await _snapshot_rule(store, lane), subject)
         findings.append(await _clock(store, lane, subject))
     return findings
+
+
+async def log_server_problems(store: Store) -> None:
+    """Log a warning for each problem of a server that can lose or refuse data, for a process that starts."""
+    lanes = store.connection.node_lanes()
+    for lane in lanes:
+        subject = "" if len(lanes) == 1 else f"server of lane {lane}"
+        try:
+            info = await server_info(store.connection, lane)
+        except StoreError:
+            continue  # not permitted; `crumb doctor` reports it
+        for finding in judge_server(info, await _snapshot_rule(store, lane), subject):
+            if finding.status in ("warning", "error"):
+                _log.warning(finding.message, check=finding.id, server=subject or None, advice=finding.advice)
 
 
 def judge_server(info: Mapping[str, str], snapshots: str | None, subject: str = "") -> list[Finding]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.errors import StartupError, StoreReplaced
 from tests.store.contract.base import ALICE, Contract, Opener, crumb, everything, titles
 from tests.store.keyspace import keyspace
 
@@ -60,3 +60,40 @@ class Opening(Contract):
         await store.connection.call(0, b"HSET", store.keys.meta, b"format", b"2")
         with pytest.raises(StartupError, match="format 2"):
             await opener()
+
+    async def test_all_processes_agree_on_one_identity(self, opener: Opener) -> None:
+        stores = await asyncio.gather(*(opener() for _ in range(10)))
+        assert len({store.identity for store in stores}) == 1 and stores[0].identity
+        assert (await opener(namespace="other")).identity != stores[0].identity
+
+    async def test_a_store_of_an_earlier_version_gets_an_identity_once(self, opener: Opener) -> None:
+        first = await opener()
+        await first.create(ALICE, crumb("kept"))
+        await first.connection.call(0, b"HDEL", first.keys.meta, b"id", b"marked")
+        for lane in range(first.lanes):
+            await first.connection.call(lane, b"DEL", first.keys.identity(lane))
+        stores = await asyncio.gather(*(opener() for _ in range(10)))
+        assert len({store.identity for store in stores}) == 1 and stores[0].identity
+        assert stores[0].identity != first.identity and stores[0].secret == first.secret
+        assert await titles(stores[0]) == ["kept"]
+        await stores[0].ping()
+
+    async def test_another_identity_than_the_expected_one_is_refused_and_changes_nothing(
+        self, opener: Opener
+    ) -> None:
+        with pytest.raises(StoreReplaced, match="is gone"):
+            await opener(expected_identity="0123456789abcdef")
+        store = await opener()
+        before = await keyspace(store)
+        with pytest.raises(StoreReplaced, match=f"{store.identity} instead of 0123456789abcdef"):
+            await opener(expected_identity="0123456789abcdef")
+        assert await keyspace(store) == before
+        assert (await opener(expected_identity=store.identity)).identity == store.identity
+
+    async def test_an_emptied_store_is_detected(self, opener: Opener) -> None:
+        store = await opener()
+        await store.ping()
+        for lane in store.connection.node_lanes():
+            await store.connection.call(lane, b"FLUSHALL")
+        with pytest.raises(StoreReplaced, match="is gone"):
+            await store.ping()

@@ -13,7 +13,8 @@ import pytest
 
 from breadcrumbs.runtime.backend.address import Address, parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import LinkLost, Multiplexer, ReplyError
+from breadcrumbs.runtime.backend.link import LinkLost, Multiplexer, ReplyError, SendAll
+from breadcrumbs.runtime.errors import StoreReplaced
 from tests.support.servers import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -440,3 +441,83 @@ class TestOpening:
                 await pending
             async with asyncio.timeout(2):
                 await gone.wait()
+
+
+# Verification
+
+
+class _Recorder:
+    """Handler that records the commands of all connections, and answers GET with a value that the test sets."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.value = b"mine"
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for command in commands(reader):
+            self.seen.append(command[0])
+            if command[0] == b"QUIT":
+                return
+            reply = self.value if command[0] == b"GET" else b"done"
+            writer.write(b"$%d\r\n%s\r\n" % (len(reply), reply))
+
+
+async def _verify_mine(send_all: SendAll) -> None:
+    (found,) = await send_all([(b"GET", b"identity")])
+    if found != b"mine":
+        raise StoreReplaced("another store")
+
+
+async def test_no_command_is_sent_before_a_new_connection_is_verified() -> None:
+    server = _Recorder()
+    async with Scripted(server) as scripted, linked(scripted.address, verify=_verify_mine) as link:
+        await link.call((b"SET", b"a", b"1"))
+        with pytest.raises(LinkLost):
+            await link.call((b"QUIT",))
+        server.seen.clear()
+        server.value = b"other"
+        results = await asyncio.gather(
+            *(link.call((b"SET", b"b", b"1")) for _ in range(20)),
+            *(link.call_all([(b"SET", b"b", b"1"), (b"SET", b"b", b"2")]) for _ in range(20)),
+            return_exceptions=True,
+        )
+        link.post((b"SET", b"c", b"1"))
+        assert {type(result) for result in results} == {StoreReplaced}
+        assert set(server.seen) == {b"GET"}
+        server.value = b"mine"
+        assert await link.call((b"SET", b"d", b"1")) == b"done"
+        assert server.seen[-2:] == [b"GET", b"SET"]
+        assert scripted.connections == 2  # a refused connection is kept
+
+
+async def test_a_recheck_verifies_the_open_connection_before_the_next_command() -> None:
+    server = _Recorder()
+    async with Scripted(server) as scripted, linked(scripted.address, verify=_verify_mine) as link:
+        await link.call((b"SET",))
+        await link.call((b"SET",))
+        link.recheck()
+        await asyncio.gather(*(link.call((b"SET",)) for _ in range(3)))
+        assert server.seen == [b"GET", b"SET", b"SET", b"GET", b"SET", b"SET", b"SET"]
+        server.value = b"other"
+        link.recheck()
+        assert await link.probe([(b"TIME",)]) == [b"done"]
+        with pytest.raises(StoreReplaced):
+            await link.call((b"SET",))
+        assert scripted.connections == 1
+
+
+async def test_a_recheck_during_a_verification_starts_another_one() -> None:
+    server, verified = _Recorder(), 0
+
+    async def verify(send_all: SendAll) -> None:
+        nonlocal verified
+        verified += 1
+        await _verify_mine(send_all)
+        if verified == 1:
+            link.recheck()
+            server.value = b"other"
+
+    async with Scripted(server) as scripted, linked(scripted.address, verify=verify) as link:
+        with pytest.raises(StoreReplaced):
+            await link.call((b"SET",))
+        assert server.seen == [b"GET", b"GET"] and scripted.connections == 1

@@ -1,7 +1,7 @@
 /** Findings of the checks of `crumb doctor`: problems with advice first, the rest folded. */
 
 import { useEffect, useState } from "preact/hooks";
-import { messageOf } from "@breadcrumbs/client";
+import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
 import { plural, time } from "../../lib/format";
@@ -55,8 +55,9 @@ export function problemsIn(checks: Checks | undefined): Finding[] {
 }
 
 /** The verdict of the checks and of the notices about lanes, in the words of the badge. */
-export function Verdict({ state, notices, away }: { state: ChecksState; notices: number; away: boolean }) {
-  if (away) return <span class="badge bad">Unreachable</span>;
+export function Verdict({ state, notices, problem }: { state: ChecksState; notices: number; problem: unknown }) {
+  const replaced = problem instanceof ApiError && problem.problem?.type?.endsWith("#problem-store-replaced");
+  if (problem !== undefined) return <span class="badge bad">{replaced ? "Store replaced" : "Unreachable"}</span>;
   if (!state.checks) return <span class="badge">{state.problem ? "Not checked" : "Checking …"}</span>;
   const count = (status: Finding["status"]) => problemsIn(state.checks).filter((one) => one.status === status).length;
   const errors = count("error");

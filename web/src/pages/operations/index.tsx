@@ -122,14 +122,14 @@ function Overview() {
       <div class="ops-inside">
         <header class="ops-head">
           <h1>Operations</h1>
-          {facts && <Verdict state={checks} notices={warnings(facts).length} away={problem !== undefined} />}
+          {facts && <Verdict state={checks} notices={warnings(facts).length} problem={problem} />}
           <span class="grow" />
           <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Resume (p)" : "Pause (p)"}>
             <Icon name={paused ? "play" : "pause"} />
             {paused ? "Resume" : "Pause"}
           </button>
         </header>
-        {problem !== undefined && <Problem error={problem} />}
+        {problem !== undefined && <Problem error={problem} hasFacts={facts !== undefined} />}
         {facts ? (
           <>
             <Findings state={checks} away={problem !== undefined} />
@@ -183,7 +183,7 @@ function Section({ title, note, children }: { title: string; note: string; child
   );
 }
 
-function Problem({ error }: { error: unknown }) {
+function Problem({ error, hasFacts }: { error: unknown; hasFacts: boolean }) {
   const forbidden = error instanceof ApiError && error.status === 403;
   return (
     <p class="notice bad" role="alert">
@@ -191,7 +191,7 @@ function Problem({ error }: { error: unknown }) {
       <span>
         {forbidden
           ? "This page requires the role curator."
-          : `${messageOf(error)} The data below is outdated. Retrying …`}
+          : `${messageOf(error)} ${hasFacts ? "The data below is outdated. " : ""}Retrying …`}
       </span>
     </p>
   );
