@@ -11,10 +11,7 @@ import difflib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
-
-import anyio
-import httpx
+from typing import Final, Literal
 
 from breadcrumbs.agents.models.base import (
     Model,
@@ -24,13 +21,11 @@ from breadcrumbs.agents.models.base import (
     PromptMessage,
     ToolSpec,
 )
-from breadcrumbs.agents.models.chat_format import parse_json_or_none
-from breadcrumbs.agents.models.endpoint import Endpoint, is_loopback_url
+from breadcrumbs.agents.models.endpoint import is_loopback_url
+from breadcrumbs.agents.models.listing import ask_for_list
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.models.providers import PRESETS
 
-_MAX_LIST_BYTES: Final = 4 << 20
-_MAX_LISTED: Final = 2_000
 _LIST_SECONDS: Final = 10.0
 
 _PROMPT: Final = ModelRequest((PromptMessage("user", "Count from one to five, in words."),))
@@ -107,7 +102,8 @@ async def check_model(
     if isinstance(model, OpenAICompatibleModel):
         result.url = model.endpoint.url
         announce(f"connecting to {result.url}")
-        result.available = await _list_models(model.endpoint)
+        # A server without a list is no problem: the real request reports the errors.
+        result.available = list((await ask_for_list(model.endpoint, seconds=_LIST_SECONDS)).ids)
     announce("asking for a short answer")
     try:
         await _check_answer(model, result)
@@ -117,33 +113,6 @@ async def check_model(
     announce("asking for a tool call")
     await _check_tools(model, result)
     return result
-
-
-async def _list_models(endpoint: Endpoint) -> list[str]:
-    """Return the ids that `GET /models` lists, or nothing. The real request reports the errors."""
-    try:
-        with anyio.fail_after(_LIST_SECONDS):
-            request = endpoint.client.build_request(
-                "GET", f"{endpoint.url}/models", headers=endpoint.headers(stream=False)
-            )
-            response = await endpoint.client.send(request, stream=True)
-            try:
-                if response.status_code != httpx.codes.OK:
-                    return []
-                body = await endpoint.read_body(response, _MAX_LIST_BYTES)
-            finally:
-                await response.aclose()
-    except (TimeoutError, httpx.HTTPError, ModelError):
-        return []
-    return _listed_ids(parse_json_or_none(body))
-
-
-def _listed_ids(document: Any) -> list[str]:
-    entries = document.get("data") if isinstance(document, dict) else document
-    if not isinstance(entries, list):
-        return []
-    ids = [entry.get("id") for entry in entries[:_MAX_LISTED] if isinstance(entry, dict)]
-    return sorted(id for id in ids if isinstance(id, str))
 
 
 async def _check_answer(model: Model, result: ModelCheck) -> None:

@@ -12,4 +12,5 @@ __all__ = [
     "processes",
     "replays",
     "storage",
+    "system_checks",
 ]

@@ -27,6 +27,7 @@ from breadcrumbs.composition.listener import open_listener
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.replays import open_server_models
 from breadcrumbs.composition.storage import data_directory, open_known_store
+from breadcrumbs.composition.system_checks import check_routes
 from breadcrumbs.composition.workers import (
     WorkerParts,
     config_file,
@@ -174,6 +175,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *RECEIPTS,
                     *CONTEXT_TESTS,
                     *replays.operations,
+                    *check_routes(store, settings, workers=workers).operations,
                     *config_routes.operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,

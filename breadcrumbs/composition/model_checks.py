@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from breadcrumbs.agents.models.check import Finding, ModelCheck, check_model
 from breadcrumbs.agents.models.providers import OFFLINE
@@ -34,6 +34,11 @@ def open_models(settings: Settings) -> ModelPool:
     return ModelPool({**settings.models, "default": OFFLINE})
 
 
+def pool_for_checks(settings: Settings, limits: Mapping[str, float]) -> ModelPool:
+    """Return the models of the settings with other time limits, without retries. Keys may be missing."""
+    return ModelPool({**settings.models, **limits, "retries": 0, "default": OFFLINE})
+
+
 async def _check(
     settings: Settings, spec: str | None, timeout: float, on_step: Callable[[str], None] | None
 ) -> ModelCheck:
@@ -41,10 +46,9 @@ async def _check(
         "total_timeout": timeout,
         "read_timeout": timeout,
         "connect_timeout": min(5.0, timeout),
-        "retries": 0,
     }
     wanted = spec or default_model(settings)
-    async with ModelPool({**settings.models, **limits, "default": OFFLINE}) as pool:
+    async with pool_for_checks(settings, limits) as pool:
         try:
             model = pool.resolve(wanted, trusted=True)
         except StartupError as error:

@@ -115,6 +115,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "retryDeadLetter": _ADMINISTER,
     "discardDeadLetter": _ADMINISTER,
     "operations": _ADMINISTER,
+    "checks": _ADMINISTER,
     "listWorkers": _ADMINISTER,
     "drainWorkers": _ADMINISTER,
     "loadHistory": _ADMINISTER,

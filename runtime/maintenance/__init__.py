@@ -5,6 +5,7 @@
 
 __all__ = [
     "archive_lines",
+    "check_catalogue",
     "checks",
     "export_import",
     "hygiene",

@@ -50,7 +50,7 @@ async def trim_events(store: Store, lane: int, window: int) -> int:
     """
     keys = store.keys
     done = await store.connection.call_all(
-        [(lane, (b"GET", keys.low(lane, kind))) for kind in await _required_kinds(store)]
+        [(lane, (b"GET", keys.low(lane, kind))) for kind in await required_kinds(store)]
     )
     below = min([store.now() - window, *(int(low or 0) + 1 for low in done)])
     if below <= 0:  # the window is longer than the time since 1970
@@ -60,7 +60,7 @@ async def trim_events(store: Store, lane: int, window: int) -> int:
     )
 
 
-async def _required_kinds(store: Store) -> list[str]:
+async def required_kinds(store: Store) -> list[str]:
     """Return the kinds of workers that events are kept for.
 
     A kind with a slash is an agent that a program runs itself. It counts only while a worker is alive. Otherwise a

@@ -6,6 +6,7 @@ A worker that ended stays listed for a limited time: a stopped worker for `STOPP
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
@@ -55,10 +56,12 @@ class WorkerReport:
     waiting: int = 0
     """Number of events that it has read and not started."""
     state: Literal["running", "draining", "stopped"] = "running"
+    clock: int = 0
+    """Time of the worker's own clock when it sent the report, in microseconds. 0: older versions do not report it."""
 
     def encode(self) -> bytes:
-        """Return the stored form, of limited size."""
-        return orjson.dumps(asdict(self))
+        """Return the stored form, of limited size, with the current time of this machine."""
+        return orjson.dumps(asdict(replace(self, clock=time.time_ns() // 1000)))
 
     @classmethod
     def decode(cls, raw: bytes) -> WorkerReport:

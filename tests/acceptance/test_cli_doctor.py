@@ -18,6 +18,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.maintenance import checks
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.housekeeping import RunCounts, count_run
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.quotas import Quotas
 from breadcrumbs.runtime.store.store import Store
@@ -26,6 +27,7 @@ from tests.support.servers import Cluster
 
 OWNER = uuid4()
 HOUR = 3_600_000_000
+SCHEDULE = checks.HygieneSchedule()
 
 
 @pytest.fixture(params=["embedded_server", "cluster_server"])
@@ -63,8 +65,8 @@ async def test_a_healthy_store_passes_all_checks(store: Store) -> None:
     findings = [
         await checks.check_layout(store),
         await checks.check_scripts(store),
-        *await checks.check_events(store, window=HOUR),
-        await checks.check_expired(store, served=True),
+        *await checks.check_events(store, SCHEDULE, window=HOUR),
+        await checks.check_expired(store, SCHEDULE),
         await checks.check_indexes(store),
         await checks.check_indexes(store, fix=True),
         await checks.check_sessions(store),
@@ -78,8 +80,8 @@ async def test_a_healthy_store_passes_all_checks(store: Store) -> None:
 async def test_every_node_is_checked_once(store: Store, request: pytest.FixtureRequest) -> None:
     findings = await checks.check_server(store)
     nodes = 3 if "cluster" in request.node.name else 1
-    assert sum(finding.check.endswith("clock") for finding in findings) == nodes
-    assert all(finding.status == "ok" for finding in findings if "persistence" not in finding.check)
+    assert sum(finding.id == "clock" for finding in findings) == nodes
+    assert all(finding.status == "ok" for finding in findings if finding.id != "persistence")
 
 
 async def test_a_breadcrumb_missing_from_an_index_is_found_and_restored(store: Store) -> None:
@@ -90,7 +92,7 @@ async def test_a_breadcrumb_missing_from_an_index_is_found_and_restored(store: S
         await store.connection.call(lane, b"DEL", store.keys.expiries(lane))
     assert await listed(store, all_tags=("blue",)) == set()
     finding = await checks.check_indexes(store)
-    assert finding.status == "wrong" and "--fix" in finding.advice
+    assert finding.status == "error" and "--fix" in finding.advice
     await checks.check_indexes(store, fix=True)
     assert await listed(store, all_tags=("blue",)) == await listed(store) == ids
     assert (await checks.check_indexes(store)).status == "ok"
@@ -104,7 +106,7 @@ async def test_a_stray_index_entry_is_found_and_removed(store: Store) -> None:
     await store.connection.call(lane, b"ZADD", stray, 1, uuid4().bytes)
     await store.connection.call(lane, b"ZADD", stray, 1, crumb.id.bytes)
     finding = await checks.check_indexes(store)
-    assert finding.status == "wrong" and finding.details["stray"] == 2
+    assert finding.status == "error" and finding.details["stray"] == 2
     mended = await checks.check_indexes(store, fix=True)
     assert mended.details["mended"] == 2
     assert not await store.connection.call(lane, b"EXISTS", stray)
@@ -121,7 +123,7 @@ async def test_an_imported_breadcrumb_without_its_signpost_is_repaired(store: St
     await store.connection.call(elsewhere, b"DEL", store.keys.signpost(elsewhere, OWNER, moved.id.bytes))
     with pytest.raises(NotFound):
         await store.get(OWNER, moved.id)
-    assert (await checks.check_indexes(store)).status == "wrong"
+    assert (await checks.check_indexes(store)).status == "error"
     await checks.check_indexes(store, fix=True)
     assert (await store.get(OWNER, moved.id)).json == crumb.json
 
@@ -137,7 +139,7 @@ async def test_sessions_that_could_not_be_compared_do_not_count_as_correct(
 
     monkeypatch.setattr(store.connection, "run", changes_all_the_time)
     finding = await checks.check_sessions(store)
-    assert finding.status == "skipped" and "1 changed too fast" in finding.message
+    assert finding.status == "unknown" and "1 changed too fast" in finding.message
     assert finding.details == {"sessions": 1, "wrong": 0, "not_compared": 1}
 
 
@@ -179,7 +181,7 @@ async def test_sessions_that_differ_from_their_breadcrumbs_are_found_and_repaire
     await call(lanes["ghost"], b"HSET", keys.session(lanes["ghost"], OWNER, "ghost"), "version", 3, "size", 2)
     await call(lanes["ghost"], b"ZADD", keys.sessions(lanes["ghost"], OWNER), 5, "ghost")
     finding = await checks.check_sessions(store)
-    assert finding.status == "wrong" and finding.details["wrong"] == 4 and "--fix" in finding.advice
+    assert finding.status == "error" and finding.details["wrong"] == 4 and "--fix" in finding.advice
     assert (await checks.check_sessions(store, fix=True)).details["wrong"] == 4
     assert (await checks.check_sessions(store)).status == "ok"
     assert {facts.id for facts in (await sessions.page(OWNER)).items} == {"1", "3", "whole"}
@@ -219,17 +221,17 @@ async def test_a_consumer_group_behind_the_window_is_reported(store: Store) -> N
     await store.create(OWNER, BreadcrumbCreate(tags=["session:a"]))
     lane = (await store.list(OWNER, Query())).items[0].id.int >> 64 & 0xFFF
     await store.connection.call(lane, b"XGROUP", b"CREATE", store.keys.events(lane), b"sleepy", b"0")
-    (fresh,) = await checks.check_events(store, window=HOUR)
+    (fresh,) = await checks.check_events(store, SCHEDULE, window=HOUR)
     assert fresh.status == "ok"
-    (finding,) = await checks.check_events(store, window=-1)
-    assert finding.status == "wrong" and "sleepy" in finding.message and "XGROUP DESTROY" in finding.advice
+    (finding,) = await checks.check_events(store, SCHEDULE, window=-1)
+    assert finding.status == "warning" and "sleepy" in finding.message and "XGROUP DESTROY" in finding.advice
 
 
 async def test_a_kind_of_worker_behind_the_window_is_reported(store: Store) -> None:
     await store.create(OWNER, BreadcrumbCreate())
     await store.connection.call(0, b"SADD", store.keys.worker_kinds(), "builder")
-    (finding,) = await checks.check_events(store, window=-1)
-    assert finding.status == "wrong" and "builder" in finding.message
+    (finding,) = await checks.check_events(store, SCHEDULE, window=-1)
+    assert finding.status == "warning" and "builder" in finding.message
 
 
 async def test_expired_breadcrumbs_that_were_not_removed_are_found_and_removed(store: Store) -> None:
@@ -237,22 +239,72 @@ async def test_expired_breadcrumbs_that_were_not_removed_are_found_and_removed(s
     crumb = await store.get(OWNER, written.id)
     await store.delete(OWNER, crumb.id)
     await store.restore(replace(crumb, created=1_000_000, updated=1_000_000, expires=2_000_000), [])
-    assert (await checks.check_expired(store, served=False)).status == "ok"
-    assert (await checks.check_expired(store, served=True)).status == "wrong"
-    fixed = await checks.check_expired(store, served=True, fix=True)
+    assert (await checks.check_expired(store, SCHEDULE)).details["expired"] == 1
+    fixed = await checks.check_expired(store, SCHEDULE, fix=True)
     assert fixed.details["removed"] == 1
-    assert (await checks.check_expired(store, served=True)).details["expired"] == 0
+    assert (await checks.check_expired(store, SCHEDULE)).details["expired"] == 0
+
+
+async def expire(store: Store, *, count: int = 1) -> None:
+    """Store breadcrumbs that expired long ago, as they are in a store after a long downtime."""
+    for _ in range(count):
+        crumb = await store.get(OWNER, (await store.create(OWNER, BreadcrumbCreate())).id)
+        await store.delete(OWNER, crumb.id)
+        await store.restore(replace(crumb, created=1_000_000, updated=1_000_000, expires=2_000_000), [])
+
+
+@pytest.mark.parametrize("uptime", [None, 5.0, 100.0])
+async def test_expired_breadcrumbs_are_no_problem_before_hygiene_could_run(
+    store: Store, uptime: float | None
+) -> None:
+    await expire(store, count=3)
+    finding = await checks.check_expired(store, checks.HygieneSchedule(30, uptime))
+    assert (finding.status, finding.details["overdue"]) == ("ok", 3)
+    # An old run, from before the downtime, changes nothing.
+    await count_run(store, RunCounts(0, 0, 1.0, 0))
+    await store.connection.call(0, b"HSET", store.keys.hygiene(), b"at", 1_500_000)
+    finding = await checks.check_expired(store, checks.HygieneSchedule(30, uptime))
+    assert (finding.status, finding.advice) == ("ok", "")
+
+
+async def test_expired_breadcrumbs_that_hygiene_left_are_reported(store: Store) -> None:
+    await expire(store, count=2)
+    await count_run(store, RunCounts(0, 0, 1.0, 3))
+    finding = await checks.check_expired(store, SCHEDULE)
+    assert finding.status == "warning" and finding.details["left_by_hygiene"] == 2
+    assert "--fix" in finding.advice
+
+
+async def test_hygiene_that_does_not_run_is_reported(store: Store) -> None:
+    await expire(store)
+    finding = await checks.check_expired(store, checks.HygieneSchedule(30, 121))
+    assert finding.status == "warning" and "never ran" in finding.message
+
+
+async def test_old_events_are_no_problem_before_hygiene_could_run(store: Store) -> None:
+    await store.create(OWNER, BreadcrumbCreate())
+    (finding,) = await checks.check_events(store, checks.HygieneSchedule(30, 5), window=1)
+    assert finding.status == "ok"
+    (finding,) = await checks.check_events(store, checks.HygieneSchedule(30, 121), window=1)
+    assert finding.status == "warning" and "hygiene" in finding.message
+
+
+async def test_an_agent_of_a_program_that_ended_keeps_no_events(store: Store) -> None:
+    await store.create(OWNER, BreadcrumbCreate())
+    await store.connection.call(0, b"SADD", store.keys.worker_kinds(), "agents/poet")
+    (finding,) = await checks.check_events(store, SCHEDULE, window=-1)
+    assert finding.status == "ok"
 
 
 async def test_a_number_of_lanes_other_than_in_the_settings_is_reported(store: Store) -> None:
     finding = await checks.check_layout(store, wanted_lanes=16)
-    assert finding.status == "wrong" and "6 lanes" in finding.message
+    assert finding.status == "error" and "6 lanes" in finding.message
 
 
 def test_a_directory_that_cannot_hold_data_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert checks.check_data_directory(file / "below", holder=None).status == "wrong"
+    assert checks.check_data_directory(file / "below", holder=None).status == "error"
     assert checks.check_data_directory(tmp_path / "new", holder=None).status == "ok"
     assert "17" in checks.check_data_directory(tmp_path, holder=17).message
 
@@ -271,7 +323,7 @@ async def test_quotas_are_shown_and_wrong_counters_are_found_and_repaired(store:
     assert (finding.status, finding.message) == ("ok", "20 of 100 breadcrumbs")
     await store.create(OWNER, new_crumb("by a process without quotas"))
     (finding,) = await checks.check_quotas(limited)
-    assert finding.status == "wrong" and "counters are wrong in 1 lanes" in finding.message
+    assert finding.status == "warning" and "counters are wrong in 1 lanes" in finding.message
     (finding,) = await checks.check_quotas(limited, fix=True)
     assert (finding.status, finding.message) == ("ok", "21 of 100 breadcrumbs")
     assert [finding.status for finding in await checks.check_quotas(limited)] == ["ok"]
@@ -284,6 +336,6 @@ async def test_a_wrong_size_of_a_state_is_found_and_repaired(store: Store) -> No
     session = store.keys.session(lane, OWNER, "s")
     assert (await checks.check_sessions(store)).status == "ok"
     await store.connection.call(lane, b"HSET", session, b"state", b"7 0")
-    assert (await checks.check_sessions(store)).status == "wrong"
+    assert (await checks.check_sessions(store)).status == "error"
     assert (await checks.check_sessions(store, fix=True)).status == "ok"
     assert (await checks.check_sessions(store)).status == "ok"

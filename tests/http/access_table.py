@@ -588,6 +588,7 @@ _CORE: tuple[Row, ...] = (
     Row("retryDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
+    Row("checks", RUN_SERVER, queries=lambda target: [{}, {"models": "true"}]),
     Row("listWorkers", RUN_SERVER),
     Row("loadHistory", RUN_SERVER),
     Row("drainWorkers", DRAIN_WORKERS, names={"id": "runner-1"}),

@@ -459,7 +459,10 @@ class ModelServer:
         )
 
     def scenario(self, behaviour: str, **options: Any) -> Scenario:
-        """A new base URL (ending in /v1) that behaves so. With `models`, it also lists these."""
+        """A new base URL (ending in /v1) that behaves so.
+
+        With `models`, it also lists these, with the status `list_status` after `list_delay` seconds.
+        """
         if behaviour not in BEHAVIOURS:
             raise ValueError(f"no behaviour {behaviour!r}: there is {', '.join(BEHAVIOURS)}")
         name = f"s{next(self._numbers)}"
@@ -497,7 +500,9 @@ class ModelServer:
         scenario = self._scenarios.get(name)
         if scenario is not None and rest == "v1/models" and "models" in scenario.options:
             listed = [{"id": id, "object": "model"} for id in scenario.options["models"]]
-            await Exchange(scenario, receive, send, {}).json(200, {"object": "list", "data": listed})
+            await asyncio.sleep(scenario.options.get("list_delay", 0))
+            status = scenario.options.get("list_status", 200)
+            await Exchange(scenario, receive, send, {}).json(status, {"object": "list", "data": listed})
             return
         if scenario is None or rest != "v1/chat/completions" or scope["method"] != "POST":
             nowhere = Exchange(Scenario("", "", {}), receive, send, {})

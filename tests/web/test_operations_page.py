@@ -241,7 +241,6 @@ async def test_a_failed_read_of_dead_letters_is_retried(crumb_up: CrumbUp, open_
     await change_reply(page, {"lanes": lanes, "kinds": []})
     await page.goto(operations(crumb_up.url))
     await expect(page.get_by_role("alert")).to_contain_text("Dead letters could not be loaded. Away.")
-    await expect(page.locator(".ops-head .badge")).to_have_text("1 warning")
     await page.unroute("**/dlq")
     await expect(page.get_by_role("alert")).to_have_count(0)
     await expect(page.get_by_text("No dead letters.")).to_be_visible()
@@ -273,13 +272,48 @@ async def test_problems_are_described_in_text(
     page = await open_window("about:blank")
     await change_reply(page, {"workers": dead, "lanes": late})
     await page.goto(operations(crumb_up.url))
-    await expect(page.get_by_text("No worker of kind “agents” is running")).to_be_visible()
     await expect(page.get_by_text("No worker of kind “contexts” holds lane 5.")).to_be_visible()
     await expect(page.get_by_text("Workers of kind “contexts” are behind in lane 3.")).to_be_visible()
-    await expect(page.get_by_text("3 warnings")).to_be_visible()
+    await expect(page.get_by_text("2 warnings")).to_be_visible()
     await expect(tile(page, "Worst lag")).to_have_text("1 min 0 s")
     row = page.get_by_role("region", name="All lanes").locator("tbody tr").nth(3)
     await expect(row).to_contain_text("500+ waiting")
+
+
+async def test_findings_are_shown_with_advice_and_the_rest_is_folded(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up(CRUMB_MODEL="http://127.0.0.1:1/v1#nobody")
+    page = await open_window(operations(up.url))
+    checks = page.get_by_role("region", name="Checks")
+    problem = checks.locator(".ops-finding").filter(has_text="models (nobody)")
+    await expect(problem).to_contain_text("its server cannot be reached")
+    await expect(problem).to_contain_text("start the model server")
+    await expect(problem.locator(".badge")).to_have_text("error")
+    await expect(page.locator(".ops-head .badge")).to_have_text("1 error")
+    passed = checks.locator(".ops-finding").filter(has_text="maxmemory-policy is noeviction")
+    await expect(passed).to_be_hidden()
+    await checks.get_by_text("other checks found no problem").click()
+    await expect(passed).to_be_visible()
+    assert await serious(page) == []
+    with closing(Crumbs(up.url)) as crumbs:
+        verdict = crumbs.asked("GET", "/operations/checks?models=true")
+    assert verdict["status"] == "error"
+    assert [one["id"] for one in verdict["findings"] if one["status"] == "error"] == ["models"]
+
+
+async def test_checks_that_fail_are_reported_and_made_again(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    page = await open_window("about:blank")
+    away = {"title": "Away", "status": 503}
+    await page.route("**/operations/checks?*", lambda route: route.fulfill(status=503, json=away))
+    await page.goto(operations(crumb_up.url))
+    await expect(page.get_by_text("The checks could not be made. Away.")).to_be_visible()
+    await expect(page.locator(".ops-head .badge")).to_have_text("Not checked")
+    await page.unroute("**/operations/checks?*")
+    await expect(page.get_by_text("The checks could not be made.")).to_have_count(0, timeout=30_000)
+    await expect(page.get_by_text("Healthy")).to_be_visible()
 
 
 async def test_a_missing_role_is_reported(crumb_up: CrumbUp, open_window: OpenWindow) -> None:

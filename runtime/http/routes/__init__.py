@@ -7,6 +7,7 @@ __all__ = [
     "answering_agents",
     "auth",
     "breadcrumbs",
+    "checks",
     "dead_letters",
     "event_stream",
     "events",

@@ -18,7 +18,6 @@ from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
 from breadcrumbs.runtime.http.routes.worker_list import WorkerDocument, worker_documents
-from breadcrumbs.runtime.maintenance.checks import Finding, judge_server
 from breadcrumbs.runtime.maintenance.overview import (
     RECENT_SECONDS,
     LaneProgress,
@@ -100,16 +99,6 @@ class SchemaDocument(TypedDict):
 
 
 @_closed
-class FindingDocument(TypedDict):
-    """Result of a check of a server. `crumb doctor` reports the same."""
-
-    check: str
-    status: Literal["ok", "wrong", "skipped"]
-    message: str
-    advice: NotRequired[Annotated[str, Field(description="How to fix the problem")]]
-
-
-@_closed
 class ServerDocument(TypedDict):
     """A Redis or Valkey server of the store, as it reports itself."""
 
@@ -119,9 +108,6 @@ class ServerDocument(TypedDict):
     memory_limit_bytes: NotRequired[Count]
     clients: Count
     commands_per_second: Count
-    findings: Annotated[
-        list[FindingDocument], Field(description="Checks of version, persistence, memory and role")
-    ]
 
 
 @_closed
@@ -272,22 +258,19 @@ def _store_document(state: Overview, identity: str | None) -> StoreDocument:
         if schema.name:
             counted["schema_name"] = schema.name
         schemas.append(counted)
-    names = [f"server {number}" for number in range(1, len(state.servers) + 1)]
-    if len(names) == 1:
-        names = ["server"]
     document: StoreDocument = {
         "breadcrumbs": sum(schema.count for schema in state.schemas),
         "sessions": state.sessions,
         "schemas": schemas,
         "more_schemas": state.uncounted_schemas > 0,
-        "servers": [_server_document(name, info) for name, info in zip(names, state.servers, strict=True)],
+        "servers": [_server_document(info) for info in state.servers],
     }
     if identity is not None:
         document["id"] = identity
     return document
 
 
-def _server_document(name: str, info: dict[str, str]) -> ServerDocument:
+def _server_document(info: dict[str, str]) -> ServerDocument:
     valkey = info.get("valkey_version")
     server: ServerDocument = {
         "version": f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}",
@@ -295,22 +278,10 @@ def _server_document(name: str, info: dict[str, str]) -> ServerDocument:
         "memory_bytes": int(info.get("used_memory", 0)),
         "clients": int(info.get("connected_clients", 0)),
         "commands_per_second": int(info.get("instantaneous_ops_per_sec", 0)),
-        "findings": [_finding_document(finding) for finding in judge_server(name, info)],
     }
     if limit := int(info.get("maxmemory", 0)):
         server["memory_limit_bytes"] = limit
     return server
-
-
-def _finding_document(finding: Finding) -> FindingDocument:
-    document: FindingDocument = {
-        "check": finding.check,
-        "status": finding.status,
-        "message": finding.message,
-    }
-    if finding.advice:
-        document["advice"] = finding.advice
-    return document
 
 
 def _lane_document(lane: LaneView, state: Overview) -> LaneDocument:

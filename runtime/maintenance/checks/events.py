@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from breadcrumbs.runtime.maintenance.checks.durations import duration_text
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.maintenance.checks.hygiene_state import HygieneSchedule, read_hygiene
+from breadcrumbs.runtime.store.housekeeping import required_kinds
 from breadcrumbs.runtime.store.store import Store
 
 
-async def check_events(store: Store, *, window: int) -> list[Finding]:
+async def check_events(store: Store, schedule: HygieneSchedule, *, window: int) -> list[Finding]:
     """Check that events are trimmed and that no consumer is behind.
 
-    Events older than `window` (in microseconds) should not be needed any more.
+    Events older than `window` (in microseconds) should not be needed any more. Old events are no problem before hygiene
+    had the time to remove them.
     """
     call_all, keys, lanes = store.connection.call_all, store.keys, range(store.lanes)
     lengths = await call_all([(lane, (b"XLEN", keys.events(lane))) for lane in lanes])
@@ -30,28 +34,29 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
         "oldest_seconds": age // 1_000_000,
         "trimmed_below": max(marks),
     }
-    shown = f"{total:,} events, the oldest is {_duration_text(age)} old" if total else "no events"
+    shown = f"{total:,} events, the oldest is {duration_text(age)} old" if total else "no events"
     behind = await _find_laggards(store, store.now() - window, [bool(length) for length in lengths])
     if behind:
         worst = max(behind, key=lambda one: one.lag)
         return [
             Finding(
                 "events",
-                "wrong",
-                f"{worst.name} has not handled events of lane {worst.lane} that are {_duration_text(worst.lag)} old; "
-                f"the window is {_duration_text(window)}. No events are lost, but the event log cannot be trimmed",
+                "warning",
+                f"{worst.name} has not handled events of lane {worst.lane} that are {duration_text(worst.lag)} old; "
+                f"the window is {duration_text(window)}. No events are lost, but the event log cannot be trimmed",
                 "start the worker again; if it is no longer needed, remove it: " + worst.removal,
                 details | {"behind": sorted({one.name for one in behind})},
             )
         ]
     # Hygiene runs at an interval, so events can be somewhat older than the window.
-    if age > 2 * window:
+    hygiene = await read_hygiene(store, schedule)
+    if age > 2 * window and (hygiene.active or hygiene.overdue):
         return [
             Finding(
                 "events",
-                "wrong",
-                f"{shown}, but the window is {_duration_text(window)}",
-                "no process trims the events: start crumb up or crumb serve",
+                "warning",
+                f"{shown}, but the window is {duration_text(window)}: hygiene does not remove them",
+                "read the API's log for errors of hygiene, and restart the API",
                 details,
             )
         ]
@@ -77,7 +82,7 @@ async def _find_laggards(store: Store, floor: int, has_stream: Sequence[bool]) -
     """
     call, keys, now = store.connection.call, store.keys, store.now()
     found = []
-    kinds = [kind.decode() for kind in await call(0, b"SMEMBERS", keys.worker_kinds())]
+    kinds = await required_kinds(store)
     for lane in (lane for lane in range(store.lanes) if has_stream[lane]):
         stream = keys.events(lane)
         for kind in kinds:
@@ -109,11 +114,3 @@ async def _first_after(store: Store, lane: int, id: bytes) -> int | None:
 
 def _stream_time(id: bytes) -> int:
     return int(id.partition(b"-")[0])
-
-
-def _duration_text(microseconds: int) -> str:
-    seconds = microseconds // 1_000_000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

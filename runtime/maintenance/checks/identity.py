@@ -13,18 +13,18 @@ def check_identity(found: str | None, *, expected: str | None, source: str = "")
     `found`: the identity of its store, "" if the store has none yet, None if there is no store. `source`: the setting
     or the file that contains the expected identity.
     """
-    name = "store identity"
+    id = "store-identity"
     details = {"store_id": found, "expected": expected}
     if expected is not None and found != expected:
         return Finding(
-            name,
-            "wrong",
+            id,
+            "error",
             f"{describe_loss(expected, found or None)} (expected by {source})",
             StoreReplaced.advice,
             details,
         )
     if found is None:
-        return Finding(name, "skipped", "no store yet", details=details)
+        return Finding(id, "skipped", "no store yet", details=details)
     if not found:
-        return Finding(name, "skipped", "the store has none yet: the next crumb up or crumb serve adds it")
-    return Finding(name, "ok", found, details=details)
+        return Finding(id, "skipped", "the store has none yet: the next crumb up or crumb serve adds it")
+    return Finding(id, "ok", found, details=details)

@@ -52,7 +52,7 @@ async def check_indexes(store: Store, *, fix: bool = False) -> Finding:
         )
     return Finding(
         "indexes",
-        "wrong",
+        "error",
         f"{missing} are missing from an index, {stray} are wrong (checked {checked})",
         "run crumb doctor --fix to check and repair all of them",
         details,

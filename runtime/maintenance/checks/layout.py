@@ -17,14 +17,14 @@ async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Find
     if stored != FORMAT:
         return Finding(
             "layout",
-            "wrong",
+            "error",
             f"the store has format {stored or 'none'}, this version needs format {FORMAT}",
             "export with the version of Breadcrumbs that wrote the store, and import with this version",
         )
     if wanted_lanes is not None and wanted_lanes != store.lanes:
         return Finding(
             "layout",
-            "wrong",
+            "error",
             f"the store has {store.lanes} lanes, but the setting lanes is {wanted_lanes}",
             "remove the setting, or export, start with an empty store and import",
         )
@@ -49,7 +49,7 @@ async def check_scripts(store: Store) -> Finding:
     if refused:
         return Finding(
             "scripts",
-            "wrong",
+            "error",
             f"the server rejected {len(refused)} scripts: {refused[0]}",
             "use Redis 7+ or Valkey 8+, and allow this user SCRIPT and EVAL (ACL SETUSER … +@scripting)",
         )

@@ -27,17 +27,18 @@ async def check_quotas(store: Store, *, fix: bool = False) -> list[Finding]:
             for name, used in usage._asdict().items()
             if (limit := getattr(quota, name)) is not None
         ]
-        check, details = f"quotas of {owner}", {"used": usage._asdict(), "quota": quota.model_dump()}
+        subject, details = str(owner), {"used": usage._asdict(), "quota": quota.model_dump()}
         if wrong and not fix:
             findings.append(
                 Finding(
-                    check,
-                    "wrong",
+                    "quotas",
+                    "warning",
                     f"{', '.join(shown)}; counters are wrong in {len(wrong)} lanes",
                     "use the same quotas in all processes of this store, then run crumb doctor --fix to count again",
                     details,
+                    subject,
                 )
             )
         else:
-            findings.append(Finding(check, "ok", ", ".join(shown), details=details))
+            findings.append(Finding("quotas", "ok", ", ".join(shown), details=details, subject=subject))
     return findings

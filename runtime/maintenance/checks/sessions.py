@@ -53,7 +53,7 @@ def _finding(results: list[int | None], *, fix: bool) -> Finding:
     if unknown and not wrong:
         return Finding(
             "sessions",
-            "skipped",
+            "unknown",
             f"{checked} are consistent, {unknown:,} changed too fast to be compared",
             "run the check again when fewer schemas are being created",
             details,
@@ -68,7 +68,7 @@ def _finding(results: list[int | None], *, fix: bool) -> Finding:
         )
     return Finding(
         "sessions",
-        "wrong",
+        "error",
         f"{wrong:,} do not match their breadcrumbs (checked {checked})",
         "run crumb doctor --fix to check and repair all of them",
         details,

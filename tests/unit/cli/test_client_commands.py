@@ -250,8 +250,8 @@ def test_a_command_detects_another_kind_of_server() -> None:
         client.request("GET", "/health")
     for said in (PAGE, (b'{"hello": 1}',), (b"[]",)):
         with answering(*said) as url:
-            finding = doctor._check_api(url)
-        assert finding.status == "wrong"
+            finding, _ = doctor._check_api(url)
+        assert finding.status == "error"
         assert "Breadcrumbs server" in finding.message
 
 

@@ -249,5 +249,5 @@ def test_ids_are_shortened_to_whole_groups_that_tell_them_apart() -> None:
 def test_doctor_reports_invalid_settings() -> None:
     Path("crumb.toml").write_text("prot = 1\n")
     result = crumb("doctor")
-    assert result.exit_code == 1
-    assert '"check": "settings"' in result.stdout and "prot" in result.stdout
+    assert result.exit_code == 2
+    assert '"id": "settings"' in result.stdout and "prot" in result.stdout

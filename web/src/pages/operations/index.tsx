@@ -20,6 +20,7 @@ import {
   type Facts,
   type Sample,
 } from "./overview";
+import { Findings, useChecks, Verdict } from "./checks";
 import { Letters } from "./dead-letters";
 import { History } from "./history";
 import { Plot } from "./plot";
@@ -68,6 +69,7 @@ function Overview() {
   const [problem, setProblem] = useState<unknown>();
   const [paused, setPaused] = useState(false);
   const counted = useRef(-1);
+  const checks = useChecks(paused);
 
   const readLetters = useCallback(async (signal?: AbortSignal) => {
     try {
@@ -120,7 +122,7 @@ function Overview() {
       <div class="ops-inside">
         <header class="ops-head">
           <h1>Operations</h1>
-          {facts && <Health facts={facts} letters={letters?.length ?? deadLetters(facts)} problem={problem} />}
+          {facts && <Verdict state={checks} notices={warnings(facts).length} problem={problem} />}
           <span class="grow" />
           <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Resume (p)" : "Pause (p)"}>
             <Icon name={paused ? "play" : "pause"} />
@@ -130,6 +132,7 @@ function Overview() {
         {problem !== undefined && <Problem error={problem} hasFacts={facts !== undefined} />}
         {facts ? (
           <>
+            <Findings state={checks} away={problem !== undefined} />
             {warnings(facts).map((text) => (
               <p key={text} class="notice warn" role="status">
                 <Icon name="alert" /> {text}
@@ -196,13 +199,6 @@ function Problem({ error, hasFacts }: { error: unknown; hasFacts: boolean }) {
 
 function deadLetters(facts: Facts): number {
   return facts.lanes.reduce((sum, lane) => sum + lane.kinds.reduce((inner, one) => inner + one.dead_letters, 0), 0);
-}
-
-function Health({ facts, letters, problem }: { facts: Facts; letters: number; problem: unknown }) {
-  const count = warnings(facts).length + (letters > 0 ? 1 : 0);
-  const replaced = problem instanceof ApiError && problem.problem?.type?.endsWith("#problem-store-replaced");
-  if (problem !== undefined) return <span class="badge bad">{replaced ? "Store replaced" : "Unreachable"}</span>;
-  return <span class={`badge ${count ? "warn" : "good"}`}>{count ? plural(count, "warning") : "Healthy"}</span>;
 }
 
 // --- Numbers ----------------------------------------------------------------------------------------------

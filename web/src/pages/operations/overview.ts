@@ -1,6 +1,5 @@
 /** State of the server, and rates computed from two consecutive samples. */
 
-import { sentence } from "@breadcrumbs/client";
 import { client } from "../../lib/server";
 
 export interface Share {
@@ -77,7 +76,6 @@ export interface Facts {
       memory_limit_bytes?: number;
       clients: number;
       commands_per_second: number;
-      findings: { check: string; status: "ok" | "wrong" | "skipped"; message: string; advice?: string }[];
     }[];
   };
   kinds: string[];
@@ -97,7 +95,25 @@ export interface DeadLetter {
   created_at: string;
 }
 
+/** Result of a check of the server. */
+export interface Finding {
+  id: string;
+  status: "ok" | "warning" | "error" | "unknown" | "skipped";
+  message: string;
+  advice?: string;
+  /** The server, kind of worker or model, if there are several. */
+  subject?: string;
+}
+
+export interface Checks {
+  status: "ok" | "warning" | "error" | "unknown";
+  checked_at: string;
+  version: string;
+  findings: Finding[];
+}
+
 export const operations = {
+  checks: (signal?: AbortSignal) => client.json<Checks>("/operations/checks?models=true", { ...(signal && { signal }) }),
   facts: (signal?: AbortSignal) => client.json<Facts>("/operations", { ...(signal && { signal }) }),
   history: async (signal?: AbortSignal) =>
     (await client.json<{ minutes: Minute[] }>("/operations/history", { ...(signal && { signal }) })).minutes,
@@ -125,7 +141,7 @@ export interface Sample {
 }
 
 /** Requests of this page itself are not counted. */
-const OWN_ROUTE = "/operations";
+const OWN_ROUTES: readonly string[] = ["/operations", "/operations/checks"];
 
 export function sampleOf(facts: Facts, before: Facts | undefined): Sample {
   const recent = (schema: string) => {
@@ -162,7 +178,7 @@ export function lagOf(facts: Facts, kind: string): number {
 function requests(facts: Facts): number[] {
   const sum = new Array<number>(facts.http.bounds_ms.length + 1).fill(0);
   for (const route of facts.http.routes) {
-    if (route.route === OWN_ROUTE) continue;
+    if (OWN_ROUTES.includes(route.route)) continue;
     route.counts.forEach((count, place) => (sum[place] = (sum[place] ?? 0) + count));
   }
   return sum;
@@ -195,18 +211,11 @@ export function warnings(facts: Facts): string[] {
   const found: string[] = [];
   for (const kind of facts.kinds) {
     const alive = facts.workers.some((worker) => worker.kind === kind && worker.alive);
-    if (isExternal(kind) && !alive) continue;
-    if (!alive) {
-      found.push(`No worker of kind “${kind}” is running. Its events are waiting.`);
-      continue;
-    }
+    if (!alive) continue; // a finding of the checks, unless the worker belongs to a user's program
     const free = facts.lanes.filter((lane) => lane.kinds.some((one) => one.kind === kind && !one.holder));
     if (free.length > 0) found.push(`No worker of kind “${kind}” holds lane ${free.map((lane) => lane.lane).join(", ")}.`);
     const behind = facts.lanes.filter((lane) => lane.kinds.some((one) => one.kind === kind && isBehind(one, facts)));
     if (behind.length > 0) found.push(`Workers of kind “${kind}” are behind in lane ${behind.map((lane) => lane.lane).join(", ")}.`);
-  }
-  for (const { check, status, message, advice } of facts.store.servers.flatMap((server) => server.findings)) {
-    if (status === "wrong") found.push(`${sentence(`${check}: ${message}`)}${advice ? ` ${sentence(`to fix it, ${advice}`)}` : ""}`);
   }
   return found;
 }
