@@ -5,8 +5,11 @@
 
 __all__ = [
     "archive_lines",
+    "backup_chain",
+    "backup_export",
     "checks",
     "export_import",
+    "export_manifest",
     "hygiene",
     "overview",
 ]
