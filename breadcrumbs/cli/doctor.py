@@ -166,22 +166,3 @@ def _report(findings: list[Finding], as_json: bool) -> int:
         )
     )
     return PROBLEM if wrong else OK
-
-
-@commands.command()
-def version(as_json: JsonOption = False) -> int:
-    """Print the version.
-
-    \b
-    crumb version
-    crumb version --json
-    """
-    import platform
-
-    from breadcrumbs import __version__
-
-    if for_people(as_json):
-        typer.echo(f"breadcrumbs {__version__} (Python {platform.python_version()})")
-    else:
-        print_json({"version": __version__, "python": platform.python_version()})
-    return OK

@@ -118,14 +118,19 @@ def _open_sources(names: Sequence[str]) -> Iterator[list[_Source]]:
 
 def _open_source(name: str) -> IO[bytes]:
     """Open a file. Input that cannot be read twice is copied: the check comes before the first write."""
-    if name != "-" and Path(name).is_file():
-        return open_file(name)
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     if name == "-":
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-    else:
-        with open_file(name) as file:
-            shutil.copyfileobj(file, copy)
+        return _copy_of(sys.stdin.buffer)
+    file = open_file(name)
+    if Path(name).is_file():
+        return file
+    with file:
+        return _copy_of(file)
+
+
+def _copy_of(file: IO[bytes]) -> IO[bytes]:
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    shutil.copyfileobj(file, copy)
+    copy.flush()
     return copy
 
 

@@ -24,6 +24,7 @@ from breadcrumbs.runtime.maintenance.overview import (
     Overview,
     overview,
 )
+from breadcrumbs.runtime.store.opening import FORMAT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord
 from breadcrumbs.runtime.version import VERSION
@@ -130,6 +131,7 @@ class QuotaDocument(TypedDict):
 class StoreDocument(TypedDict):
     """Content of the store. Breadcrumbs, sessions and schemas are those of this tenant."""
 
+    format: Annotated[str, Field(description="Number of the data format that this process reads and writes")]
     breadcrumbs: Count
     sessions: Count
     schemas: list[SchemaDocument]
@@ -265,6 +267,7 @@ def _store_document(state: Overview) -> StoreDocument:
             counted["schema_name"] = schema.name
         schemas.append(counted)
     return {
+        "format": FORMAT,
         "breadcrumbs": sum(schema.count for schema in state.schemas),
         "sessions": state.sessions,
         "schemas": schemas,
