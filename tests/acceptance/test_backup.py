@@ -61,7 +61,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backups]:
 
 
 def test_a_full_export_and_its_increments_restore_everything(running: Backups) -> None:
-    ask(running.url, "first", "quiet")
+    ask(running.url, "untouched-text", "quiet")
     gone = ask(running.url, "second", "gone")["message"]["id"]
     running.export("full.jsonl")
     ask(running.url, "third", "kept")
@@ -72,7 +72,7 @@ def test_a_full_export_and_its_increments_restore_everything(running: Backups) -
     ask(running.url, "fourth", "new")
     running.export("two.jsonl", "--since", "one.jsonl")
     assert gone in (running.folder / "full.jsonl").read_text()
-    assert "first" not in (running.folder / "one.jsonl").read_text()
+    assert "untouched-text" not in (running.folder / "one.jsonl").read_text()
 
     checked = json.loads(running.run("export", "--verify", "two.jsonl", "full.jsonl", "one.jsonl").stdout)
     assert checked["ok"] is True
