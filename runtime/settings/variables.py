@@ -32,8 +32,15 @@ def unknown_variables(
         shown = name.upper()  # pydantic ignores the case, too
         is_setting = shown.partition("__")[0] in known  # CRUMB_RATE_LIMITS__ENABLED is a part of a setting
         if shown.startswith(_PREFIX) and not is_setting and not _FROM_KUBERNETES.fullmatch(shown):
-            unknown[name] = next(iter(get_close_matches(shown, [*settings, *_OTHERS], 1, 0.75)), None)
+            unknown[name] = _nearest(shown, [*settings, *_OTHERS])
     return unknown
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar name, or None. The common prefix does not count."""
+    parts = [one.removeprefix(_PREFIX) for one in known]
+    close = get_close_matches(name.removeprefix(_PREFIX), parts, 1)
+    return _PREFIX + close[0] if close else None
 
 
 def describe_unknown(name: str, nearest: str | None) -> str:

@@ -49,7 +49,7 @@ def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(folder, filter="tar")
     imported = subprocess.run(
         [sys.executable, "-c", "import breadcrumbs.runtime; print(breadcrumbs.runtime.__file__)"],
-        cwd=folder,
+        cwd=folder.parent,
         env=environment(PYTHONPATH=str(folder / "typings")),
         capture_output=True,
         text=True,
