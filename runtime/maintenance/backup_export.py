@@ -41,6 +41,7 @@ from breadcrumbs.runtime.maintenance.export_manifest import (
 from breadcrumbs.runtime.maintenance.record_lines import record_lines
 from breadcrumbs.runtime.store.headers import (
     Header,
+    lane_count,
     latest_write,
     read_headers,
     read_stored,
@@ -131,7 +132,7 @@ class _Backup:
             self._began,
             VERSION,
             store_identity(self._store),
-            self._store.lanes,
+            lane_count(self._store),
             part.owner,
             part.since,
             None if previous is None else PreviousExport(previous.header.id, previous.end.sha256),

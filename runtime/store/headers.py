@@ -57,6 +57,11 @@ class Header(NamedTuple):
         return self.expires != 0 and self.reads >= 0 and self.expires <= now
 
 
+def lane_count(store: Store) -> int:
+    """Return the number of lanes of a store, for the manifest of an export."""
+    return store.keys.lanes
+
+
 async def latest_write(store: Store) -> int:
     """Return a time in microseconds that no finished write is after, on any node.
 
