@@ -20,8 +20,9 @@ from breadcrumbs.cli import (
     crumbs,
     dead_letters,
     doctor,
-    export_import,
+    exports,
     feedback,
+    imports,
     init,
     keys,
     models,
@@ -30,9 +31,11 @@ from breadcrumbs.cli import (
     servers,
     sessions,
     tokens,
+    version,
     workers,
 )
 from breadcrumbs.cli.output import INTERRUPTED, PROBLEM, USAGE, UsageError, fail, leave_closed_pipe
+from breadcrumbs.cli.variables import warn_of_unknown_variables
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 
@@ -103,19 +106,23 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    context: typer.Context,
+    show_version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
     ] = False,
-) -> None: ...
+) -> None:
+    warn_of_unknown_variables(context.invoked_subcommand)
 
 
 for commands in (
     servers.commands,
     crumbs.commands,
     tokens.commands,
-    export_import.commands,
+    exports.commands,
+    imports.commands,
     doctor.commands,
+    version.commands,
     models.commands,
     init.commands,
     keys.commands,

@@ -421,22 +421,3 @@ def _check_models_only(settings: Settings, plan: _Plan) -> list[Finding]:
         return []
     plan.on_step(CHECKS["models"])
     return run_async(check_all_models(settings, plan.models))
-
-
-@commands.command()
-def version(as_json: JsonOption = False) -> int:
-    """Print the version.
-
-    \b
-    crumb version
-    crumb version --json
-    """
-    import platform
-
-    from breadcrumbs import __version__
-
-    if for_people(as_json):
-        typer.echo(f"breadcrumbs {__version__} (Python {platform.python_version()})")
-    else:
-        print_json({"version": __version__, "python": platform.python_version()})
-    return OK

@@ -24,7 +24,7 @@ def server_url(given: str | None = None) -> str:
         return given
     if (named := os.environ.get("CRUMB_URL")) is not None:
         return named
-    file = _settings_file()
+    file = read_settings_file()
     host = os.environ.get("CRUMB_HOST") or file.get("host") or _DEFAULT_HOST
     port = os.environ.get("CRUMB_PORT") or file.get("port", _DEFAULT_PORT)
     return local_url(str(host), _read_port(port))
@@ -57,7 +57,7 @@ def _read_port(value: object) -> int:
     return port
 
 
-def _settings_file() -> dict[str, Any]:
+def read_settings_file() -> dict[str, Any]:
     """Read the settings file. Returns an empty dict if there is none."""
     named = os.environ.get("CRUMB_CONFIG")
     path = Path(named or "crumb.toml")

@@ -19,6 +19,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.settings.variables import describe_unknown, unknown_variables
 
 _SECRET_NAMES = frozenset(
     ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
@@ -61,6 +62,8 @@ def configure_logs(settings: Settings) -> None:
     # The debug output of these libraries is not useful here, and contains the URL of each request.
     for library in ("httpx", "httpcore", "asyncio", "uvicorn.access"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    for name, nearest in unknown_variables(os.environ, settings.models).items():
+        structlog.get_logger("breadcrumbs.settings").warning(describe_unknown(name, nearest), variable=name)
 
 
 def _render_processors(as_text: bool) -> list[Any]:

@@ -5,9 +5,12 @@
 
 __all__ = [
     "archive_lines",
+    "backup_chain",
+    "backup_export",
     "check_catalogue",
     "checks",
     "export_import",
+    "export_manifest",
     "hygiene",
     "load_history",
     "overview",

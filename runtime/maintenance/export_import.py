@@ -13,15 +13,21 @@ Documents of the archive (`archive_lines.py`) have lines of their own:
 
     {"archived": {"owner_id", "kind", "digest", "log": [{"at", "name"?, "source"?}, …], "document"}}
 
+So have agents, saved selectors and the names of tenants (`record_lines.py`):
+
+    {"record": {"owner_id", "kind", "value"}}
+
+An export of a whole store also has a manifest (`export_manifest.py`), so that a damaged file is detected.
+
 Ids, versions, times and history are preserved. An import validates each breadcrumb like a client's request, so a file
 that was edited by hand cannot store anything that the API rejects.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import anyio
@@ -35,8 +41,17 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound
 from breadcrumbs.runtime.maintenance.archive_lines import ARCHIVED, ArchiveLine, decode_archived
+from breadcrumbs.runtime.maintenance.export_manifest import MANIFEST_LINES
+from breadcrumbs.runtime.maintenance.record_lines import (
+    RECORD_LINES,
+    RecordLine,
+    SessionLine,
+    decode_record,
+    restore_line,
+)
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.archive import Archive
+from breadcrumbs.runtime.store.breadcrumb_scan import get_stored
 from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
@@ -236,9 +251,31 @@ async def export_lines(
     store: Store, owner: UUID, query: Query, *, history: bool = True
 ) -> AsyncIterator[bytes]:
     """Yield one or more lines for each breadcrumb that matches a query."""
+    async for exported in export_breadcrumbs(store, store.walk(owner, query), history=history):
+        yield exported.line
+
+
+class ExportedLine(NamedTuple):
+    """A line of an export, and the breadcrumb in it."""
+
+    line: bytes
+    newest: Breadcrumb
+    older: int
+    """Number of older versions in this line."""
+    is_first: bool = True
+    """False: it continues the history of the line before."""
+
+
+async def export_breadcrumbs(
+    store: Store, crumbs: AsyncIterable[Breadcrumb], *, history: bool = True
+) -> AsyncIterator[ExportedLine]:
+    """Yield one or more lines for each breadcrumb. One that was deleted in the meantime is left out.
+
+    The newest version and the older ones in its lines fit together, even if it is updated at the same time.
+    """
     batch: list[Breadcrumb] = []
     size = 0
-    async for crumb in store.walk(owner, query):
+    async for crumb in crumbs:
         batch.append(crumb)
         size += len(crumb.json)
         if len(batch) == _BATCH_SIZE or size >= _LINE_BYTES:
@@ -249,12 +286,14 @@ async def export_lines(
         yield line
 
 
-async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) -> AsyncIterator[bytes]:
+async def _encode_all(
+    store: Store, crumbs: list[Breadcrumb], *, history: bool
+) -> AsyncIterator[ExportedLine]:
     changed = [crumb for crumb in crumbs if crumb.version > 1] if history else []
     pages = await _first_pages(store, changed)
     for crumb in crumbs:
         if crumb.id not in pages:
-            yield encode(crumb)
+            yield ExportedLine(encode(crumb), crumb, 0)
         elif (page := pages.pop(crumb.id)) is not None:
             async for line in _encode_history(store, page):
                 yield line
@@ -276,11 +315,11 @@ async def _first_pages(store: Store, crumbs: list[Breadcrumb]) -> dict[UUID, Ver
     return pages
 
 
-async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[bytes]:
+async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[ExportedLine]:
     """Yield the lines of a breadcrumb with all its versions."""
     newest, older = page.newest, page.versions[1:]
     if page.next_before is None:
-        yield encode(newest, older)
+        yield ExportedLine(encode(newest, older), newest, len(older))
         return
     # The first version sets the session's state, so it must be in the first line.
     first: list[Breadcrumb] = []
@@ -288,7 +327,7 @@ async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[byte
         first = [await store.get_version(newest.owner_id, newest.id, 1)]
     except NotFound:
         pass  # missing since an earlier import, or the breadcrumb was deleted in the meantime
-    yield encode(newest, [*older, *first])
+    yield ExportedLine(encode(newest, [*older, *first]), newest, len(older) + len(first))
     before: int | None = page.next_before
     while before is not None:
         try:
@@ -296,7 +335,7 @@ async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[byte
         except NotFound:
             return  # deleted in the meantime; the exported lines are still valid
         if versions := [version for version in page.versions if version.version > 1]:
-            yield encode_more(newest, versions)
+            yield ExportedLine(encode_more(newest, versions), newest, len(versions), is_first=False)
         before = page.next_before
 
 
@@ -315,9 +354,15 @@ class Imported:
     lines: int = 0
     written: int = 0
     already_there: int = 0
+    different: int = 0
+    """Those of `already_there` that have another version in the store than in the file."""
     expired: int = 0
     archived: int = 0
     """Documents of the archive that were written."""
+    records: int = 0
+    """Agents, selectors and names of tenants that were written."""
+    states: int = 0
+    """States of sessions that were changed beyond what their breadcrumbs set."""
     bad_lines: list[BadLine] = field(default_factory=list)
 
 
@@ -333,7 +378,7 @@ async def import_lines(
     waiting: list[tuple[int, bytes]] = []
     size = 0
     for number, line in enumerate(lines, start=1):
-        if line.strip():
+        if line.strip() and not line.startswith(MANIFEST_LINES):
             waiting.append((number, line))
             size += len(line)
         if len(waiting) == _BATCH_SIZE or size >= _LINE_BYTES:
@@ -354,37 +399,55 @@ class _Importer:
         self._dry_run = dry_run
         self._expired: set[tuple[UUID, UUID]] = set()
         """Owner and id of expired breadcrumbs, which are skipped. Their history in later lines is not an error."""
+        self._states: list[SessionLine] = []
+        """States of sessions, which are restored after the breadcrumbs of their batch."""
         self.count = Imported()
 
     async def import_batch(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Import numbered lines: first the breadcrumbs, then the rest of their history."""
         self.count.lines += len(lines)
-        lines = await self._without_archived(lines)
+        lines = await self._without_documents(lines)
         decoded = [(number, line) for number, raw in lines if (line := self._decode(number, raw)) is not None]
         breadcrumbs = [line for _, line in decoded if not isinstance(line, MoreHistory)]
         async with anyio.create_task_group() as tasks:
             for crumb, history in self._without_repeats(breadcrumbs):
                 tasks.start_soon(self._restore, crumb, history)
-        if self._dry_run:
-            return
         for number, line in decoded:
-            if isinstance(line, MoreHistory):
+            if isinstance(line, MoreHistory) and not self._dry_run:
                 await self._extend_history(number, line)
+        await self._restore_states()
 
-    async def _without_archived(self, lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Import the documents of the archive, and return the other lines."""
+    async def _without_documents(self, lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Import the documents of the archive and the records, and return the lines of breadcrumbs.
+
+        The states of sessions wait for the breadcrumbs of the batch.
+        """
         others = []
         for number, raw in lines:
-            if not raw.lstrip().startswith(ARCHIVED):
+            start = raw.lstrip()
+            if not start.startswith((ARCHIVED, *RECORD_LINES)):
                 others.append((number, raw))
                 continue
             try:
-                line = decode_archived(raw, owner=self._owner)
+                if start.startswith(ARCHIVED):
+                    await self._restore_archived(decode_archived(raw, owner=self._owner))
+                else:
+                    await self._restore_record(decode_record(raw, owner=self._owner))
             except InvalidInput as error:
                 self.count.bad_lines.append(BadLine(number, _error_text(error)))
-            else:
-                await self._restore_archived(line)
         return others
+
+    async def _restore_record(self, line: RecordLine | SessionLine) -> None:
+        if isinstance(line, SessionLine):
+            self._states.append(line)
+        elif await restore_line(self._store, line, dry_run=self._dry_run):
+            self.count.records += 1
+
+    async def _restore_states(self) -> None:
+        for line in self._states:
+            if await restore_line(self._store, line, dry_run=self._dry_run):
+                self.count.states += 1
+        self._states = []
 
     async def _restore_archived(self, line: ArchiveLine) -> None:
         archive, document = Archive(self._store), line.document
@@ -427,8 +490,15 @@ class _Importer:
                 await self._store.restore(crumb, history)
         except AlreadyExists:
             self.count.already_there += 1
+            if await self._differs(crumb):
+                self.count.different += 1
         else:
             self.count.written += 1
+
+    async def _differs(self, crumb: Breadcrumb) -> bool:
+        """Return whether the breadcrumb in the store has another version or was updated at another time."""
+        stored = await get_stored(self._store, crumb.owner_id, crumb.id)
+        return stored is not None and (stored.version, stored.updated) != (crumb.version, crumb.updated)
 
     async def _check_missing(self, crumb: Breadcrumb) -> None:
         """Raise `AlreadyExists` if the breadcrumb exists."""

@@ -7,4 +7,5 @@ __all__ = [
     "connection_limits",
     "rates",
     "settings",
+    "variables",
 ]

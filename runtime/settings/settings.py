@@ -294,7 +294,7 @@ def load_settings(*, config: Path | None = None, **flags: Any) -> Settings:
     try:
         settings = Settings(**{k: v for k, v in from_file.items() if k not in in_environment} | given)
     except ValidationError as error:
-        raise StartupError(f"invalid settings:\n{error_lines(error)}") from None
+        raise StartupError(f"invalid settings:\n{error_lines(error, model=Settings)}") from None
     except ValueError as error:  # an environment variable is not valid JSON
         raise StartupError(f"invalid settings: {error}") from None
     settings.check()

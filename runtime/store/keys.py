@@ -115,6 +115,8 @@ UPDATED: Final = b"u"
 IN_SESSION: Final = b"x"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
+OWNER_RECORDS: Final = frozenset((b"A", b"S", b"V"))
+"""Kinds of records whose names are an owner: agents, saved selectors and the archive."""
 INDEXES: Final = frozenset((b"x", b"s", b"t"))
 """Kinds of indexes. Their names begin with the owner, and their members are ids."""
 

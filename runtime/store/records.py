@@ -5,7 +5,8 @@ Nothing here checks permissions. Callers do: see `access/saved_selectors.py`.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import orjson
@@ -19,6 +20,8 @@ from breadcrumbs.runtime.store.store import Store
 
 MAX_SELECTORS: Final = 1_000
 """Maximum number of selectors per `SelectorSaver`."""
+
+RecordKind = Literal["agent", "selector", "tenant"]
 
 _LANE: Final = 0
 
@@ -159,6 +162,29 @@ class Registry:
         existing: TenantRecord | None = await self._get(key, owner)
         created_at = existing["created_at"] if existing else self._now()
         await self._put(key, owner, TenantRecord(id=str(owner), name=name, created_at=created_at))
+
+    # Restoring
+
+    async def restore(self, owner: UUID, kind: RecordKind, record: Mapping[str, Any]) -> bool:
+        """Write an exported record, unless its id exists already. Return whether it was written."""
+        key = {
+            "agent": self._store.keys.agents(owner),
+            "selector": self._store.keys.selectors(owner),
+            "tenant": self._store.keys.tenants(),
+        }[kind]
+        raw = orjson.dumps(record)
+        return bool(await self._store.connection.call(_LANE, b"HSETNX", key, record["id"], raw))
+
+    async def exists(self, owner: UUID, kind: RecordKind, id: str) -> bool:
+        """Return whether a record exists."""
+        records: Sequence[Mapping[str, Any]]
+        if kind == "agent":
+            records = await self.agents(owner)
+        elif kind == "selector":
+            records = await self.selectors(owner)
+        else:
+            return await self._get(self._store.keys.tenants(), owner) is not None
+        return any(record["id"] == id for record in records)
 
     async def forget(self, owner: UUID) -> bool:
         """Remove all records of an owner. Return whether there were any."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.servers import scan_keys
-from breadcrumbs.runtime.store.keys import SCHEMAS
+from breadcrumbs.runtime.store.keys import OWNER_RECORDS, SCHEMAS
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -32,3 +32,11 @@ async def scan(store: Store, *, max_keys: int | None = None) -> AsyncIterator[Fo
 async def owners(store: Store) -> list[UUID]:
     """Return the owners that have breadcrumbs in the store."""
     return sorted({UUID(bytes=key.name) async for key in scan(store) if key.kind == SCHEMAS})
+
+
+async def owners_with_records(store: Store) -> list[UUID]:
+    """Return the owners that have breadcrumbs, agents, selectors, an archive or a name."""
+    kinds = OWNER_RECORDS | {SCHEMAS}
+    found = {UUID(bytes=key.name[:16]) async for key in scan(store) if key.kind in kinds}
+    named = await store.connection.call(0, b"HKEYS", store.keys.tenants())
+    return sorted(found | {UUID(id.decode()) for id in named})

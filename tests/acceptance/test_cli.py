@@ -427,7 +427,9 @@ def test_an_export_does_not_replace_a_pipe_or_a_link(up: Up, user: User) -> None
     target, link = user.cwd / "target.jsonl", user.cwd / "link.jsonl"
     target.write_text("old")
     link.symlink_to(target)
-    assert user.run("export", str(link), *options).returncode == 0
+    assert user.run("export", str(link), *options).returncode == 1
+    assert target.read_text() == "old"
+    assert user.run("export", str(link), "--force", *options).returncode == 0
     assert link.is_symlink() and "one line" in target.read_text()
 
 

@@ -282,9 +282,16 @@ def all_crumbs(api: httpx.Client) -> dict[str, Any]:
 # The export
 
 
+def exported_data(data: Path, *, cwd: Path) -> bytes:
+    """Export, without the lines that the old code did not write: manifest, records and states of sessions."""
+    lines = crumb("export", "--data", data, cwd=cwd).splitlines(keepends=True)
+    known = (b'{"breadcrumb":', b'{"history_of":', b'{"archived":')
+    return b"".join(line for line in lines if line.startswith(known))
+
+
 def test_an_export_of_the_old_data_equals_the_old_export(old: OldStore, tmp_path: Path) -> None:
     old.unpack(tmp_path / "data")
-    assert crumb("export", "--data", tmp_path / "data", cwd=tmp_path) == old.export
+    assert exported_data(tmp_path / "data", cwd=tmp_path) == old.export
 
 
 def test_the_old_export_is_imported_as_the_old_code_did(old: OldStore, tmp_path: Path) -> None:
@@ -293,7 +300,7 @@ def test_the_old_export_is_imported_as_the_old_code_did(old: OldStore, tmp_path:
     running = CrumbUp(tmp_path, **old.expected["settings"])
     done = json.loads(crumb("import", file, "--data", running.data, "--json", cwd=tmp_path))
     assert done["imported"] == done["lines"] == len(old.export.splitlines())
-    assert crumb("export", "--data", running.data, cwd=tmp_path) == old.export
+    assert exported_data(running.data, cwd=tmp_path) == old.export
     with running:
         for principal, imported in old.expected["imported"].items():
             replies = old.replies[principal] | imported

@@ -25,6 +25,7 @@ from breadcrumbs.runtime.maintenance.overview import (
     Overview,
     overview,
 )
+from breadcrumbs.runtime.store.opening import FORMAT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.version import VERSION
 
@@ -124,6 +125,7 @@ class StoreDocument(TypedDict):
     """Content of the store. Breadcrumbs, sessions and schemas are those of this tenant."""
 
     id: NotRequired[Annotated[str, Field(description="Identity of the store, for the setting `store_id`")]]
+    format: Annotated[str, Field(description="Number of the data format that this process reads and writes")]
     breadcrumbs: Count
     sessions: Count
     schemas: list[SchemaDocument]
@@ -259,6 +261,7 @@ def _store_document(state: Overview, identity: str | None) -> StoreDocument:
             counted["schema_name"] = schema.name
         schemas.append(counted)
     document: StoreDocument = {
+        "format": FORMAT,
         "breadcrumbs": sum(schema.count for schema in state.schemas),
         "sessions": state.sessions,
         "schemas": schemas,

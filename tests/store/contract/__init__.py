@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.store.contract.archive import Archiving
+from tests.store.contract.backup import Backup
 from tests.store.contract.bounds import Bounds
 from tests.store.contract.creating import Creating
 from tests.store.contract.deleting import Deleting
@@ -37,5 +38,6 @@ class StoreContract(
     WithQuotas,
     Archiving,
     Reducing,
+    Backup,
 ):
     """All of it."""

@@ -26,8 +26,8 @@ LONG = "a long text " * 100
 class Reducing(Contract):
     async def test_a_context_is_reduced_at_the_end_of_its_ttl_and_stays_readable(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        written = await _put(store, ttl=0.05)
-        other = await _put(store, consumer="other", ttl=60)
+        written = await put_context(store, ttl=0.05)
+        other = await put_context(store, consumer="other", ttl=60)
         await anyio.sleep(0.06)
         found = await store.get(ALICE, written.id, count_read=False)
         assert found.context["parts"], "the parts stay until the purge, and no read is refused meanwhile"
@@ -44,11 +44,11 @@ class Reducing(Contract):
 
     async def test_a_reduced_context_gets_its_next_version(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        await _put(store, ttl=0.05)
+        await put_context(store, ttl=0.05)
         await anyio.sleep(0.06)
         await _purge(store)
         reduced = await store.get(ALICE, _id(store), count_read=False)
-        newer = await _put(store, ttl=60, after=reduced)
+        newer = await put_context(store, ttl=60, after=reduced)
         assert newer.version == 2 and "parts" in newer.context
         first = await store.get_version(ALICE, newer.id, 1)
         assert first.json == reduced.json
@@ -56,8 +56,8 @@ class Reducing(Contract):
 
     async def test_each_version_has_a_ttl_of_its_own(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        first = await _put(store, ttl=0.05)
-        await _put(store, ttl=60, after=first)
+        first = await put_context(store, ttl=0.05)
+        await put_context(store, ttl=60, after=first)
         await anyio.sleep(0.06)
         assert await _purge(store) == 0
         assert "parts" in (await store.get(ALICE, first.id, count_read=False)).context
@@ -71,7 +71,7 @@ class Reducing(Contract):
         assert (await store.look_up(ALICE, written.id))[1] is None
 
     async def test_a_context_without_a_session_is_deleted_at_the_end_of_its_ttl(self, store: Store) -> None:
-        written = await _put(store, session=None, ttl=0.05)
+        written = await put_context(store, session=None, ttl=0.05)
         await anyio.sleep(0.06)
         assert await _purge(store) == 1
         assert (await store.look_up(ALICE, written.id))[1] is None
@@ -79,7 +79,7 @@ class Reducing(Contract):
     async def test_a_context_of_an_older_store_is_reduced_too(self, store: Store) -> None:
         """Earlier versions of Breadcrumbs stored the time of expiry in the header of a context."""
         await store.create(ALICE, crumb("Hello", session="s"))
-        written = await _put(store, ttl=60)
+        written = await put_context(store, ttl=60)
         lane, past = store.keys.session_lane(ALICE, "s"), 1_000_000
         key = store.keys.body(lane, ALICE, written.id.bytes)
         header, _, tail = (await store.connection.call(lane, b"GET", key)).partition(b"\n")
@@ -94,7 +94,7 @@ class Reducing(Contract):
         for session in ("s", "sixteen bytes ok"):
             message = await store.create(ALICE, crumb("Hello", session=session))
             for consumer in ("one", "two"):
-                await _put(store, session=session, consumer=consumer, ttl=0.05)
+                await put_context(store, session=session, consumer=consumer, ttl=0.05)
             await anyio.sleep(0.06)
             assert await _purge(store) == 2
             assert len((await store.list(ALICE, Query(session_id=session))).items) == 3
@@ -108,7 +108,7 @@ class Reducing(Contract):
         self, store: Store
     ) -> None:
         message = await store.create(ALICE, crumb("Hello", session="s"))
-        await _put(store, ttl=0.05)
+        await put_context(store, ttl=0.05)
         await store.delete(ALICE, message.id)
         await anyio.sleep(0.06)
         assert await _purge(store) >= 1
@@ -118,7 +118,7 @@ class Reducing(Contract):
 
     async def test_a_session_with_a_message_keeps_its_reduced_contexts(self, store: Store) -> None:
         first, _ = [await store.create(ALICE, crumb(text, session="s")) for text in ("one", "two")]
-        context = await _put(store, ttl=0.05)
+        context = await put_context(store, ttl=0.05)
         await anyio.sleep(0.06)
         await _purge(store)
         await store.delete(ALICE, first.id)
@@ -129,7 +129,7 @@ class Reducing(Contract):
         self, store: Store
     ) -> None:
         message = await store.create(ALICE, crumb("Hello", session="s"))
-        context = await _put(store, ttl=0.05)
+        context = await put_context(store, ttl=0.05)
         await anyio.sleep(0.06)
         await _purge(store)
         await store.delete(ALICE, message.id)
@@ -142,7 +142,7 @@ class Reducing(Contract):
 
     async def test_deleting_a_session_deletes_its_reduced_contexts(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        context = await _put(store, ttl=0.05)
+        context = await put_context(store, ttl=0.05)
         await anyio.sleep(0.06)
         await _purge(store)
         await Sessions(store).delete(ALICE, "s")
@@ -156,7 +156,7 @@ class Reducing(Contract):
 
     async def test_an_imported_context_is_reduced_like_the_original(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        full = await _put(store, ttl=0.05)
+        full = await put_context(store, ttl=0.05)
         await anyio.sleep(0.06)
         await _purge(store)
         reduced = await store.get(ALICE, full.id, count_read=False)
@@ -173,7 +173,7 @@ class Reducing(Contract):
     async def test_a_reduction_counts_for_the_quota(self, opener: Opener) -> None:
         store = await opener(quotas=Quotas(bytes=10_000_000))
         await store.create(ALICE, crumb("Hello", session="s"))
-        context = await _put(store, ttl=0.05)
+        context = await put_context(store, ttl=0.05)
         before = await usage(store)
         await anyio.sleep(0.06)
         await _purge(store)
@@ -186,7 +186,7 @@ class Reducing(Contract):
     async def test_a_reduced_context_belongs_to_its_owner_only(self, store: Store) -> None:
         for owner in (ALICE, BOB):
             await store.create(owner, crumb("Hello", session="s"))
-        mine, theirs = await _put(store, ttl=0.05), await _put(store, owner=BOB, ttl=60)
+        mine, theirs = await put_context(store, ttl=0.05), await put_context(store, owner=BOB, ttl=60)
         await anyio.sleep(0.06)
         await _purge(store)
         assert is_reduced(await store.get(ALICE, mine.id, count_read=False))
@@ -194,7 +194,7 @@ class Reducing(Contract):
 
     async def test_a_change_by_a_client_is_not_lost_by_the_reduction(self, store: Store) -> None:
         await store.create(ALICE, crumb("Hello", session="s"))
-        context = await _put(store, ttl=0.05)
+        context = await put_context(store, ttl=0.05)
         stale = await store.get(ALICE, context.id, count_read=False)
         await store.update(ALICE, context.id, change(title="changed"))
         await anyio.sleep(0.06)
@@ -232,7 +232,7 @@ def _id(store: Store, session: str | None = "s", consumer: str = "one", owner: U
     return derived_id(lane, "context", str(owner), consumer, session or "")
 
 
-async def _put(
+async def put_context(
     store: Store,
     *,
     session: str | None = "s",
