@@ -33,6 +33,7 @@ from breadcrumbs.agents.receipts import (
     TurnRecord,
 )
 from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.spans import traced_complete, traced_tool
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
@@ -40,6 +41,7 @@ from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 PARAGRAPH: Final = "\n\n"
@@ -125,7 +127,10 @@ class ToolSteps:
                 timed,
                 prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
             )
-            reply = await model.complete(prompt, timed.write)
+            if (spans := tracing.active) is None:
+                reply = await model.complete(prompt, timed.write)
+            else:
+                reply = await traced_complete(spans, request, model, prompt, timed)
             call = RecordedCall.of(model.name, prompt, reply, timed)
             record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)
@@ -170,7 +175,10 @@ class ToolSteps:
         }
         requested[RECEIPT] = _call_facts(use, requested["input"], call.reply.text)
         await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
-        result = await self._result(use)
+        if (spans := tracing.active) is None:
+            result = await self._result(use)
+        else:
+            result = await traced_tool(spans, use.name, use.call, use.tool, self._result(use))
         response = {
             **common,
             "status": "success" if result.ok else "error",

@@ -33,6 +33,7 @@ from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.receipt_writer import ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.spans import agent_span
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
@@ -43,6 +44,7 @@ from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.notices import Notice
 from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.workers.errors import TurnFailed, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
@@ -104,7 +106,16 @@ class AgentTurns:
             return
         await self._check_quota(request.owner)
         turn.requested_at = request.requested_at
-        new, content = await self._make_answer(current)
+        if (spans := tracing.active) is None:
+            await self._write_answer(current, last=last)
+        else:
+            async with agent_span(spans, self._store, current):
+                await self._write_answer(current, last=last)
+
+    async def _write_answer(self, request: AnswerRequest, *, last: bool) -> None:
+        """Run the agent and commit its answer."""
+        turn = request.turn
+        new, content = await self._make_answer(request)
         ends: Literal["answer", "turn"] = "turn" if last else "answer"
         try:
             await commit(self._store, turn, request.answer_id, new, content, ends=ends)

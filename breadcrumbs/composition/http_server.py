@@ -27,6 +27,7 @@ from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.replays import open_server_models
 from breadcrumbs.composition.storage import data_directory, open_store
+from breadcrumbs.composition.tracing import ALL_IN_ONE_SERVICE, API_SERVICE, traced_process
 from breadcrumbs.composition.workers import (
     WorkerParts,
     config_file,
@@ -86,7 +87,8 @@ def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int 
     """
     configure_logs(settings)
     _exit_on_sigterm()
-    with _open_listener(settings) as listener:
+    service = ALL_IN_ONE_SERVICE if workers else API_SERVICE
+    with _open_listener(settings) as listener, traced_process(settings, service):
         if settings.redis is not None:
             return run_async(_serve(settings, settings.redis, listener, workers=workers, hooks=hooks))
         # Start the embedded server before the event loop. Loading much data takes a while, and Ctrl-C must be able to

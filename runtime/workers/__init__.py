@@ -14,5 +14,6 @@ __all__ = [
     "leases",
     "retries",
     "turn",
+    "turn_spans",
     "worker",
 ]

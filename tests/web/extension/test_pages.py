@@ -182,7 +182,9 @@ async def test_an_answer_shows_tables_and_strikethrough_and_code_can_be_copied(
         "(button) => { window.labels = [];"
         " new MutationObserver(() => window.labels.push(button.textContent)).observe(button, {childList: true}); }"
     )
-    await panel.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    await panel.evaluate(
+        "() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }"
+    )
     await copy.click()
     await panel.wait_for_function("() => window.labels.join() === 'Copied,Copy'")
     assert await panel.evaluate("() => window.copied") == code
