@@ -14,6 +14,7 @@ __all__ = [
     "endpoint",
     "endpoint_registry",
     "offered",
+    "openai_compatible",
     "prices",
     "providers",
     "registry",
