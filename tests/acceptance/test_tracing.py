@@ -1,4 +1,4 @@
-"""Tracing of real processes: one trace across all of them, export over OTLP, failing collectors, tracing that is off."""
+"""Tracing of real processes: one trace across all of them, export over OTLP, failing collectors, tracing off."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ LIMIT = 60.0
 
 
 class Program:
-    """A process of Breadcrumbs, ready to work."""
+    """A process of Breadcrumbs."""
 
     def __init__(self, folder: Path, *command: str, **environment: str) -> None:
         self._log = folder / f"{command[0]}-{time.monotonic_ns()}.log"
@@ -44,10 +45,15 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
+
+    @cached_property
+    def ready(self) -> dict[str, Any]:
+        """The line that the process prints when it is ready. Processes that start together are ready sooner."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log
-        self.ready: dict[str, Any] = orjson.loads(line)
+        ready: dict[str, Any] = orjson.loads(line)
+        return ready
 
     @property
     def log(self) -> str:
@@ -55,6 +61,8 @@ class Program:
 
     def stop(self) -> float:
         """End the process and return how long that took."""
+        if self.process.poll() is None:
+            _ = self.ready  # a signal during the start would end the process in another way
         began = time.monotonic()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
