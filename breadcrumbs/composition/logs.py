@@ -15,6 +15,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.telemetry.tracing import carried
 
 _SECRET_NAMES = frozenset(
     ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
@@ -29,6 +30,7 @@ def configure_logs(settings: Settings) -> None:
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     shared_processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_trace,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
@@ -69,6 +71,13 @@ def _render_processors(as_text: bool) -> list[Any]:
         renderer = structlog.processors.JSONRenderer()
     # The traceback becomes text first, so that its secrets are removed too.
     return [structlog.processors.format_exc_info, without_secrets, renderer]
+
+
+def add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Add the ids of the trace and the span that the running task belongs to, if any."""
+    if (trace := carried.get()) is not None:
+        event["trace_id"], event["span_id"] = trace[3:35], trace[36:52]
+    return event
 
 
 def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
