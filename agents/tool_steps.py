@@ -35,6 +35,7 @@ from breadcrumbs.agents.receipts import (
     TurnRecord,
 )
 from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.spans import traced_complete, traced_tool
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
@@ -42,7 +43,8 @@ from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.telemetry.turns import AnswerFacts, Tokens
+from breadcrumbs.runtime.telemetry import tracing
+from breadcrumbs.runtime.telemetry.turns import Tokens
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 UNKNOWN_TOOL: Final = "unknown"
@@ -137,7 +139,7 @@ class ToolSteps:
                 timed,
                 prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
             )
-            reply = await _complete(model, prompt, timed, request.facts)
+            reply = await _complete(request, model, prompt, timed)
             call = RecordedCall.of(model.name, prompt, reply, timed)
             record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)
@@ -182,7 +184,10 @@ class ToolSteps:
         }
         requested[RECEIPT] = _call_facts(use, requested["input"], call.reply.text)
         await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
-        result = await self._result(use)
+        if (spans := tracing.active) is None:
+            result = await self._result(use)
+        else:
+            result = await traced_tool(spans, use.name, use.call, use.tool, self._result(use))
         use.request.facts.tool_called(use.name if use.tool is not None else UNKNOWN_TOOL, ok=result.ok)
         response = {
             **common,
@@ -229,11 +234,17 @@ class ToolSteps:
         await commit(self._store, use.request.turn, id, new)
 
 
-async def _complete(model: Model, prompt: ModelRequest, timed: TimedCall, facts: AnswerFacts) -> ModelReply:
-    """Call the model and count the call."""
+async def _complete(
+    request: AnswerRequest, model: Model, prompt: ModelRequest, timed: TimedCall
+) -> ModelReply:
+    """Call the model, and count and trace the call."""
+    facts = request.facts
     facts.call_started()
     try:
-        reply = await model.complete(prompt, timed.write)
+        if (spans := tracing.active) is None:
+            reply = await model.complete(prompt, timed.write)
+        else:
+            reply = await traced_complete(spans, request, model, prompt, timed)
     except Exception:
         facts.call_failed()
         raise

@@ -33,6 +33,7 @@ from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.spans import agent_span
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
@@ -43,6 +44,7 @@ from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.notices import Notice
 from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.workers.errors import TurnFailed, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
@@ -103,12 +105,19 @@ class AgentTurns:
             if last:
                 await turn.acknowledge()
             return
-        facts = turn.report.begin(
-            request.definition.agent_id, self._model_name(request), message=request.origin.id
-        )
+        turn.report.begin(request.definition.agent_id, self._model_name(request), message=request.origin.id)
         await self._check_quota(request.owner)
         turn.requested_at = request.requested_at
-        new, content = await self._make_answer(current)
+        if (spans := tracing.active) is None:
+            await self._write_answer(current, last=last)
+        else:
+            async with agent_span(spans, self._store, current):
+                await self._write_answer(current, last=last)
+
+    async def _write_answer(self, request: AnswerRequest, *, last: bool) -> None:
+        """Run the agent and commit its answer."""
+        turn = request.turn
+        new, content = await self._make_answer(request)
         ends: Literal["answer", "turn"] = "turn" if last else "answer"
         try:
             await commit(self._store, turn, request.answer_id, new, content, ends=ends)
@@ -123,7 +132,7 @@ class AgentTurns:
             )
             plain = without_state_change(new, error)
             await commit(self._store, turn, request.answer_id, plain, ends=ends)
-        facts.answered = True
+        request.facts.answered = True
         self._failures.pop(request.answer_id, None)
 
     def _model_name(self, request: AnswerRequest) -> str:

@@ -24,6 +24,7 @@ from breadcrumbs.context_builder.configs_in_force import CONTEXT_CONFIGS, Config
 from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
 from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
 from breadcrumbs.context_builder.references import gathered_references
+from breadcrumbs.context_builder.spans import describe_retrieval, retrieval_span
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -39,11 +40,13 @@ from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.reduction import references_only
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.workers.definitions import report_unusable
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnFailed
 from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
 from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
+from breadcrumbs.runtime.workers.turn_spans import turn_span
 
 _CREATOR = "context-builder"
 
@@ -122,13 +125,19 @@ class ContextBuilder:
             raise TurnFailed("the trigger of this context belongs to another session")
         for config in await self._configs.get(context.owner_id):
             if config.consumer_id == consumer:
-                inputs = await self._inputs.load(config, trigger)
-                new = await self._new_version(turn, config, trigger, inputs)
-                if inputs.paused_at is not None:
-                    new.tags.remove(config.consumer_tag)
-                new.tags.append(INTERNAL)
-                return await self._put(turn, context_id(self._store, config, trigger), new, inputs.previous)
+                if (spans := tracing.active) is None:
+                    return await self._rebuild(turn, config, trigger)
+                async with turn_span(spans, self._store, turn, trigger, retrieval_span(consumer, trigger)):
+                    return await self._rebuild(turn, config, trigger)
         raise TurnFailed(f"the context config of {consumer!r} no longer exists")
+
+    async def _rebuild(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb) -> Breadcrumb:
+        inputs = await self._inputs.load(config, trigger)
+        new = await self._new_version(turn, config, trigger, inputs)
+        if inputs.paused_at is not None:
+            new.tags.remove(config.consumer_tag)
+        new.tags.append(INTERNAL)
+        return await self._put(turn, context_id(self._store, config, trigger), new, inputs.previous)
 
     # Messages
 
@@ -169,10 +178,23 @@ class ContextBuilder:
             return
         facts = turn.report.begin(config.consumer_id, message=str(trigger.id))
         await self._check_quota(trigger.owner_id)
+        if (spans := tracing.active) is None:
+            await self._write(turn, config, trigger, inputs, last=last)
+            return
+        # A message that was sent during a pause is built with the event that resumes the session.
+        wanted = replace(
+            retrieval_span(config.consumer_id, trigger, inputs.began_ns), is_deferred=trigger.id != event.id
+        )
+        async with turn_span(spans, self._store, turn, trigger, wanted):
+            await self._write(turn, config, trigger, inputs, last=last)
+
+    async def _write(
+        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
+    ) -> None:
         new = await self._new_version(turn, config, trigger, inputs)
         # Contexts of messages from during the pause get no consumer tag, so they are not answered yet. Messages from
         # before the pause are still answered.
-        if inputs.paused_at is not None and inputs.paused_at <= event.at:
+        if inputs.paused_at is not None and inputs.paused_at <= turn.event.at:
             new.tags.remove(config.consumer_tag)
             new.tags.append(INTERNAL)
         id = context_id(self._store, config, trigger)
@@ -184,6 +206,8 @@ class ContextBuilder:
     ) -> BreadcrumbCreate:
         fetched = inputs.fetching.fetched()
         assembled = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
+        if (spans := tracing.active) is not None:
+            describe_retrieval(spans, trigger, assembled)
         owner = trigger.owner_id
         await self._archive.keep_config(owner, config, self._configs.source_of(owner, config))
         await self._archive.keep_hints(owner, assembled.definitions)
@@ -380,5 +404,11 @@ async def gather_parts(
         output=Output(),
         formatting=Formatting(),
     )
-    assembled = await build_context(store, config, trigger, hints=hints)
+    if (spans := tracing.active) is None:
+        assembled = await build_context(store, config, trigger, hints=hints)
+    else:
+        wanted = retrieval_span("", trigger)
+        with spans.span(wanted.name, wanted.attributes):
+            assembled = await build_context(store, config, trigger, hints=hints)
+            describe_retrieval(spans, trigger, assembled)
     return assembled.parts(), gathered_references(assembled, trigger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from breadcrumbs.runtime.retrieval.sources import Fetching
 from breadcrumbs.runtime.store.batched_reads import Read, newest_of, pause_of, version_of
 from breadcrumbs.runtime.store.placement import last_write_beside
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class ContextInputs:
     paused_at: int | None
     """Time when the session was paused, or None if it is not paused."""
     fetching: Fetching
+    began_ns: int | None = None
+    """Time when the reads began, in nanoseconds since 1970. None: tracing is off."""
 
 
 class InputLoader:
@@ -61,6 +65,7 @@ class InputLoader:
     ) -> tuple[list[ContextInputs], tuple[Any, ...]]:
         """Return the inputs of each config, and the results of the reads in `others`."""
         store, owner, session = self._store, trigger.owner_id, trigger.session_id
+        began = None if tracing.active is None else time.time_ns()
         # `as_of` is read before the sources: a breadcrumb written after this time can be missing in the results.
         reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
         if session is not None:
@@ -78,7 +83,7 @@ class InputLoader:
         paused_at = None if session is None else next(results)
         loaded = []
         for fetching in fetchings:
-            loaded.append(ContextInputs(as_of, next(results), paused_at, fetching))
+            loaded.append(ContextInputs(as_of, next(results), paused_at, fetching, began))
             fetching.take_results(results)
         self._hints.store_results(definitions, results)
         return loaded, other_results

@@ -15,6 +15,7 @@ __all__ = [
     "endpoint_registry",
     "listing",
     "offered",
+    "openai_compatible",
     "prices",
     "providers",
     "registry",

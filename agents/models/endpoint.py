@@ -21,6 +21,8 @@ from pydantic import SecretStr
 from breadcrumbs.agents.models.base import ModelError, TransientModelError
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.sse import LineTooLong, Parser
+from breadcrumbs.runtime.telemetry import tracing
+from breadcrumbs.runtime.telemetry.trace_context import trace_headers
 
 _log = structlog.get_logger("breadcrumbs.models")
 
@@ -141,6 +143,8 @@ class Endpoint:
         }
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        if (spans := tracing.active) is not None and spans.propagates:
+            headers |= trace_headers(tracing.carried.get())
         return headers
 
     def safe_reason(self, reason: str) -> str:

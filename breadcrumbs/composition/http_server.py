@@ -28,6 +28,7 @@ from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.replays import open_server_models
 from breadcrumbs.composition.storage import data_directory, open_known_store
 from breadcrumbs.composition.system_checks import check_routes
+from breadcrumbs.composition.tracing import ALL_IN_ONE_SERVICE, API_SERVICE, traced_process
 from breadcrumbs.composition.workers import (
     WorkerParts,
     config_file,
@@ -89,7 +90,8 @@ def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int 
     """
     configure_logs(settings)
     _exit_on_sigterm()
-    with open_listener(settings.host, settings.port) as listener:
+    service = ALL_IN_ONE_SERVICE if workers else API_SERVICE
+    with open_listener(settings.host, settings.port) as listener, traced_process(settings, service):
         if settings.redis is not None:
             return run_async(_serve(settings, settings.redis, listener, workers=workers, hooks=hooks))
         # Start the embedded server before the event loop. Loading much data takes a while, and Ctrl-C must be able to

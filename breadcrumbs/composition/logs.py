@@ -20,6 +20,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.settings.variables import describe_unknown, unknown_variables
+from breadcrumbs.runtime.telemetry.tracing import carried
 
 _SECRET_NAMES = frozenset(
     ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
@@ -34,6 +35,7 @@ def configure_logs(settings: Settings) -> None:
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     shared_processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_trace,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
@@ -84,6 +86,13 @@ def _to_json(event: EventDict, default: Callable[[Any], Any], **_: Any) -> str:
         return orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
         return json.dumps(event, default=default)
+
+
+def add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Add the ids of the trace and the span that the running task belongs to, if any."""
+    if (trace := carried.get()) is not None:
+        event["trace_id"], event["span_id"] = trace[3:35], trace[36:52]
+    return event
 
 
 def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

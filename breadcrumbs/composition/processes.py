@@ -19,6 +19,12 @@ from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents
 from breadcrumbs.composition.storage import attached_store, shown_address
+from breadcrumbs.composition.tracing import (
+    AGENT_RUNNER_SERVICE,
+    CONTEXT_BUILDER_SERVICE,
+    traced_process,
+    traced_task,
+)
 from breadcrumbs.composition.worker_port import open_worker_port
 from breadcrumbs.composition.workers import (
     WorkerParts,
@@ -45,7 +51,7 @@ def run_context_builder(settings: Settings) -> None:
             async with watched_config(parts, builder):
                 await _work_until_signal(settings, builder)
 
-    _run_process(settings, main())
+    _run_process(settings, CONTEXT_BUILDER_SERVICE, main())
 
 
 def run_agent_runner(settings: Settings) -> None:
@@ -61,7 +67,7 @@ def run_agent_runner(settings: Settings) -> None:
         async with _attached_parts(settings) as parts, agent_worker(parts) as worker:
             await _work_until_signal(settings, worker)
 
-    _run_process(settings, main())
+    _run_process(settings, AGENT_RUNNER_SERVICE, main())
 
 
 def run_own_agents(settings: Settings, own: OwnAgents) -> None:
@@ -72,7 +78,7 @@ def run_own_agents(settings: Settings, own: OwnAgents) -> None:
         async with _attached_parts(settings) as parts, own_workers(parts, own) as workers:
             await _work_until_signal(settings, *workers)
 
-    _run_process(settings, main())
+    _run_process(settings, AGENT_RUNNER_SERVICE, main())
 
 
 @asynccontextmanager
@@ -83,6 +89,7 @@ async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[Non
     """
     _require_agents(own)
     async with (
+        traced_task(settings, AGENT_RUNNER_SERVICE),
         _attached_parts(settings) as parts,
         own_workers(parts, own) as workers,
         running(*workers),
@@ -107,9 +114,10 @@ def _require_agents(own: OwnAgents) -> None:
         )
 
 
-def _run_process(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
+def _run_process(settings: Settings, service: str, main: Coroutine[Any, Any, None]) -> None:
     configure_logs(settings)
-    run_async(main)
+    with traced_process(settings, service):
+        run_async(main)
 
 
 async def _work_until_signal(settings: Settings, *workers: Worker) -> None:

@@ -11,5 +11,6 @@ __all__ = [
     "notices",
     "positions",
     "reader",
+    "traces",
     "unfinished",
 ]

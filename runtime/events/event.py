@@ -53,6 +53,8 @@ class Event:
     """The only kind of worker that handles the event. None: every kind."""
     imported: bool = False
     """The breadcrumb was imported with an older time. Workers do not answer it."""
+    trace: str | None = None
+    """The trace that the write belongs to (see `telemetry/trace_context.py`). None: none."""
 
     @cached_attribute
     def session_id(self) -> str | None:
@@ -73,7 +75,9 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
 
 def _decode_payload(lane: int, at: int, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
-    schema_name, tags, private_to, only_for, imported = (*orjson.loads(note), None, None, None)[:5]
+    schema_name, tags, private_to, only_for, imported, trace = (*orjson.loads(note), None, None, None, None)[
+        :6
+    ]
     return Event(
         _OPERATIONS[payload[0]],
         UUID(bytes=payload[1:17]),
@@ -86,4 +90,5 @@ def _decode_payload(lane: int, at: int, payload: bytes) -> Event:
         at,
         only_for,
         bool(imported),
+        trace,
     )

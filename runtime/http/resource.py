@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,12 +18,14 @@ from breadcrumbs.runtime.http.api.problems import (
 )
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.connections import mark_authenticated
+from breadcrumbs.runtime.telemetry import tracing
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Operation, OperationHandler
+from breadcrumbs.runtime.http.request_spans import perform_traced
 
 _NOT_COUNTED: Final = nullcontext()
 
@@ -58,7 +61,10 @@ class Resource:
                 reply = self._not_allowed(scope["method"])
             else:
                 call = HttpCall(operation, self._services, scope, receive)
-                reply = await self._perform(call, operation.handle)
+                if tracing.active is None and b"traceparent" not in call.headers:
+                    reply = await self._perform(call, operation.handle)
+                else:
+                    reply = await perform_traced(call, partial(self._perform, call, operation.handle))
                 if operation.rule.access != "open" and reply.status < 400:
                     mark_authenticated(scope)  # covers development mode, where requests need no token
                 if operation.rule.access == "token" and operation.method == "GET":

@@ -21,6 +21,7 @@ from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, user_tags
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
+from breadcrumbs.runtime.events.traces import trace_of_write
 from breadcrumbs.runtime.schema_names import (
     AGENT_CANCEL,
     AGENT_CONTEXT,
@@ -30,6 +31,7 @@ from breadcrumbs.runtime.schema_names import (
     RUNTIME_KEYS,
     SESSION_RECORD,
     STATE_CHANGE,
+    USER_MESSAGE,
 )
 from breadcrumbs.runtime.sessions.feedback_copies import copy_feedback
 from breadcrumbs.runtime.sessions.messages import message_in
@@ -46,6 +48,7 @@ from breadcrumbs.runtime.store.state import (
 )
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
+from breadcrumbs.runtime.telemetry import tracing
 
 _NOT_COPIED: Final = frozenset(
     (SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL, FEEDBACK)
@@ -96,6 +99,8 @@ async def fork(
     owner = principal.owner_id
     request = options.request
     survey = await _survey_session(store, principal, origin, await _end(store, principal, origin, options))
+    if (spans := tracing.active) is not None and survey.last_message is not None:
+        spans.add_link(await trace_of_write(store, survey.last_message))
     if store.quotas is not None:
         await store.quotas.check(owner, Usage(survey.size, len(survey.copies), 1))
     try:
@@ -130,7 +135,7 @@ async def fork(
 class _Survey:
     """Facts about a session that its fork needs.
 
-    The breadcrumbs themselves are not kept, because they can be large.
+    The breadcrumbs themselves are not kept, except the last message, because they can be large.
     """
 
     def __init__(self, principal: Principal) -> None:
@@ -142,6 +147,8 @@ class _Survey:
         """Total bytes of the breadcrumbs to copy."""
         self.last: tuple[UUID, int] | None = None
         """Id and time of creation of the last breadcrumb, even if it is not copied."""
+        self.last_message: Breadcrumb | None = None
+        """The last message of a user that is copied."""
 
     def add(self, crumb: Breadcrumb, first: Breadcrumb | None) -> None:
         """Add the next breadcrumb.
@@ -152,6 +159,8 @@ class _Survey:
         self.last = crumb.id, crumb.created
         if copied:
             self.copies[crumb.id] = crumb.created
+            if crumb.schema_name == USER_MESSAGE:
+                self.last_message = crumb
             self.size += len(crumb.json)
         if first is not None:
             self.state.add(crumb, first, copied=copied)

@@ -197,6 +197,17 @@ class Settings(BaseSettings):
         None, description="Port of a worker for /metrics, /health and /ready. Default: none"
     )
 
+    tracing: bool = Field(
+        False,
+        description="Export OpenTelemetry traces. The OTEL_… variables configure the export. Needs breadcrumbs[otel]",
+    )
+    tracing_content: bool = Field(
+        False, description="Add messages, tool arguments and results to the spans. They can be confidential"
+    )
+    tracing_propagate: bool = Field(
+        False, description="Send the trace to model servers and ADK servers, in the header traceparent"
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"
 

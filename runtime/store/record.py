@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, Content
+from breadcrumbs.runtime.telemetry.tracing import carried
 
 _NO_AGENT = bytes(16)
 _MAX_CACHED_BYTES = 4_096  # larger bodies are parsed again with each read
@@ -95,9 +96,15 @@ def event_note(
 ) -> bytes:
     """Return the part of an event after owner, id and version.
 
-    It is enough to filter events without the body, also after the breadcrumb is deleted.
+    It is enough to filter events without the body, also after the breadcrumb is deleted. It carries the trace of the
+    running task, which is therefore no part of the breadcrumb, its digest or its history.
     """
     note: list[object] = [schema_name, tags]
+    trace = carried.get()
+    if trace is not None and not imported:
+        return orjson.dumps(
+            [*note, None if private_to is None else str(private_to), only_for, imported, trace]
+        )
     if private_to is not None or only_for is not None or imported:
         note.append(None if private_to is None else str(private_to))
     if only_for is not None or imported:

@@ -1,4 +1,4 @@
-"""Telemetry: the metrics of the process, and the facts that metrics and log lines are made from.
+"""Telemetry: the metrics of the process, the facts that metrics and log lines are made from, and traces.
 
 `metrics.py` declares every metric of Breadcrumbs except those of HTTP requests, which belong to one application.
 
@@ -10,7 +10,10 @@ __all__ = [
     "labels",
     "metrics",
     "redaction",
+    "spans",
     "store_calls",
+    "trace_context",
+    "tracing",
     "turns",
     "workers",
 ]

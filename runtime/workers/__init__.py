@@ -14,6 +14,7 @@ __all__ = [
     "leases",
     "retries",
     "turn",
+    "turn_spans",
     "worker",
     "worker_info",
 ]

@@ -15,6 +15,7 @@ from breadcrumbs.runtime.errors import SessionGone, StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.telemetry.redaction import log_reason
+from breadcrumbs.runtime.telemetry.tracing import carried
 from breadcrumbs.runtime.telemetry.turns import TurnReport, TurnSubject
 from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS
@@ -73,6 +74,7 @@ class TurnRunner:
         """Handle the waiting events of a session in order."""
         while waiting := lane.waiting.get(session):
             event = waiting.popleft()
+            carried.set(event.trace)  # each call of this method is a task, so no other turn sees it
             alone = lane.attempts_at(event).runs_alone
             async with Slot(self._permits(lane, event, alone=alone)) as slot:
                 await self._run_event(lane, session, event, slot, alone=alone)

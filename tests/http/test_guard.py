@@ -244,6 +244,7 @@ async def test_a_preflight_allows_the_headers_that_clients_send(keyed: Site) -> 
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == EXTENSION
     assert "PATCH" in answer.headers["access-control-allow-methods"].split(", ")
+    assert "traceparent" in answer.headers["access-control-allow-headers"].split(", ")
     assert {
         "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "X-API-Key",
     } <= set(answer.headers["access-control-allow-headers"].split(", "))  # fmt: skip

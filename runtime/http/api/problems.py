@@ -258,14 +258,28 @@ def problem(
 
 def problem_from_error(error: Exception) -> Reply:
     """Return the reply to an error. An unexpected error is logged, and its details are not sent."""
-    while isinstance(error, ExceptionGroup):  # raised by a task group of the request; report its first error
-        error = error.exceptions[0]
-    for kind, reply in _REPLIES:
-        if isinstance(error, kind):
-            return reply(error)
+    error = _first_error(error)
+    if (known := _known_problem(error)) is not None:
+        return known
     occurrence = uuid4().urn
     _log.error("unexpected error", instance=occurrence, exc_info=error)
     return problem(INTERNAL, INTERNAL.advice, members={"instance": occurrence})
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of the reply to an error."""
+    known = _known_problem(_first_error(error))
+    return INTERNAL.status if known is None else known.status
+
+
+def _first_error(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):  # raised by a task group of the request; report its first error
+        error = error.exceptions[0]
+    return error
+
+
+def _known_problem(error: Exception) -> Reply | None:
+    return next((reply(error) for kind, reply in _REPLIES if isinstance(error, kind)), None)
 
 
 def _problem_with_detail(type: ProblemType) -> Callable[[Any], Reply]:

@@ -37,7 +37,8 @@ _PREFLIGHT: Final[list[Header]] = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
     (
         b"access-control-allow-headers",
-        b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-API-Key",
+        b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-API-Key, "
+        b"traceparent, tracestate",
     ),
     (b"access-control-max-age", b"600"),
 ]

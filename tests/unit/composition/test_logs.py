@@ -12,6 +12,7 @@ import structlog
 
 from breadcrumbs.composition.logs import configure_logs, without_secrets
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.telemetry.tracing import carried
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +40,17 @@ def test_in_a_pipe_every_log_entry_is_a_json_object(capsys: pytest.CaptureFixtur
         "breadcrumbs.test",
     )
     assert (theirs["event"], theirs["level"]) == ("from outside", "warning")
+
+
+def test_an_entry_names_the_trace_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings())
+    token = carried.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1")
+    structlog.get_logger("breadcrumbs.test").info("inside")
+    carried.reset(token)
+    structlog.get_logger("breadcrumbs.test").info("outside")
+    inside, outside = logged(capsys)
+    assert (inside["trace_id"], inside["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert not {"trace_id", "span_id"} & outside.keys()
 
 
 def test_the_level_is_that_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

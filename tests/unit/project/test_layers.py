@@ -42,8 +42,8 @@ SURFACES: Final = (
         f"breadcrumbs.runtime.{name}"
         for name in (
             "access", "backend", "breadcrumb", "events", "hints", "http", "http.api", "http.middleware", "http.routes",
-            "maintenance", "retrieval", "sessions", "settings", "store", "streams",
-            "telemetry", "workers",
+            "maintenance", "retrieval", "sessions", "settings", "store", "streams", "telemetry",
+            "workers",
         )
     ),
     "breadcrumbs.agents",
