@@ -180,13 +180,15 @@ class ContextBuilder:
         await self._check_quota(trigger.owner_id)
         if (spans := tracing.active) is None:
             await self._write(turn, config, trigger, inputs, last=last)
-            return
-        # A message that was sent during a pause is built with the event that resumes the session.
-        wanted = replace(
-            retrieval_span(config.consumer_id, trigger, inputs.began_ns), is_deferred=trigger.id != event.id
-        )
-        async with turn_span(spans, self._store, turn, trigger, wanted):
-            await self._write(turn, config, trigger, inputs, last=last)
+        else:
+            # A message that was sent during a pause is built with the event that resumes the session.
+            wanted = replace(
+                retrieval_span(config.consumer_id, trigger, inputs.began_ns),
+                is_deferred=trigger.id != event.id,
+            )
+            async with turn_span(spans, self._store, turn, trigger, wanted):
+                await self._write(turn, config, trigger, inputs, last=last)
+        facts.answered = True
 
     async def _write(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
@@ -199,7 +201,6 @@ class ContextBuilder:
             new.tags.append(INTERNAL)
         id = context_id(self._store, config, trigger)
         await self._put(turn, id, new, inputs.previous, acknowledge=last)
-        facts.answered = True
 
     async def _new_version(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs

@@ -13,14 +13,11 @@ from breadcrumbs.cli.client import command_errors, open_client
 from breadcrumbs.cli.findings import UNKNOWN, report_findings, shown_progress
 from breadcrumbs.cli.options import ConfigOption, DataOption, JsonOption, RedisOption, TokenOption
 from breadcrumbs.cli.output import (
-    OK,
     USAGE,
     CommandError,
     UsageError,
     command,
     fail,
-    for_people,
-    print_json,
     visible,
 )
 from breadcrumbs.cli.server_url import local_url

@@ -41,7 +41,8 @@ class Report:
             one for one in self.document["findings"] if (one["id"], one.get("subject", "")) == (id, subject)
         ]
         assert len(found) == 1, (id, subject, self.document)
-        return found[0]
+        first: dict[str, Any] = found[0]
+        return first
 
     @property
     def problems(self) -> dict[str, str]:
