@@ -167,7 +167,7 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return
-        facts = turn.report.begin(config.consumer_id, message=str(trigger.id))
+        facts = turn.report.begin(config.consumer_id, message=trigger.id)
         await self._check_quota(trigger.owner_id)
         new = await self._new_version(turn, config, trigger, inputs)
         # Contexts of messages from during the pause get no consumer tag, so they are not answered yet. Messages from
