@@ -176,7 +176,7 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return
-        facts = turn.report.begin(config.consumer_id, message=str(trigger.id))
+        facts = turn.report.begin(config.consumer_id, message=trigger.id)
         await self._check_quota(trigger.owner_id)
         if (spans := tracing.active) is None:
             await self._write(turn, config, trigger, inputs, last=last)

@@ -35,6 +35,7 @@ from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.http.middleware.metrics import Metrics
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.telemetry import metrics
+from breadcrumbs.runtime.telemetry.fast import CounterFamily, HistogramFamily
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
@@ -542,7 +543,7 @@ def _labels() -> dict[str, tuple[str, ...]]:
     return {
         next(iter(value.describe())).name: value._labelnames
         for value in vars(metrics).values()
-        if isinstance(value, MetricWrapperBase)
+        if isinstance(value, (MetricWrapperBase, CounterFamily, HistogramFamily))
     }
 
 

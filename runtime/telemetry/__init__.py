@@ -6,6 +6,7 @@
 """
 
 __all__ = [
+    "fast",
     "histogram",
     "labels",
     "metrics",

@@ -1,13 +1,10 @@
-"""A histogram that is cheap enough for every request and every call to the store."""
+"""Buckets of a histogram."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-
-from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
 
 
 class Buckets:
@@ -31,19 +28,3 @@ class Buckets:
         """Return the upper bounds as text, each with the number of durations up to it."""
         bounds = [*(str(bound) for bound in self.bounds), "+Inf"]
         return list(zip(bounds, accumulate(self.counts), strict=True))
-
-
-class DurationHistogram(Collector):
-    """A histogram without labels in a registry."""
-
-    def __init__(self, name: str, help: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
-        self._name = name
-        self._help = help
-        self.buckets = Buckets(bounds)
-        registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric for prometheus-client."""
-        family = HistogramMetricFamily(self._name, self._help)
-        family.add_metric([], self.buckets.cumulative(), sum_value=self.buckets.seconds)
-        yield family

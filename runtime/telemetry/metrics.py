@@ -11,14 +11,14 @@ tools) pass through `labels.BoundedLabels`.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from breadcrumbs.runtime.telemetry.histogram import DurationHistogram
+from breadcrumbs.runtime.telemetry.fast import CounterFamily, HistogramFamily
 from breadcrumbs.runtime.version import VERSION
 
 REGISTRY: Final = CollectorRegistry(auto_describe=True)
@@ -31,16 +31,18 @@ _STORE_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.
 _TURN_LABELS: Final = ("kind", "agent", "model")
 
 
-def _counter(name: str, help: str, labels: Iterable[str] = ()) -> Counter:
-    return Counter(name, help, labels, registry=REGISTRY)
+def _counter(name: str, help: str, labels: Sequence[str] = ()) -> CounterFamily:
+    return CounterFamily(name, help, labels, REGISTRY)
 
 
-def _gauge(name: str, help: str, labels: Iterable[str] = (), registry: CollectorRegistry = REGISTRY) -> Gauge:
+def _gauge(name: str, help: str, labels: Sequence[str] = (), registry: CollectorRegistry = REGISTRY) -> Gauge:
     return Gauge(name, help, labels, registry=registry)
 
 
-def _histogram(name: str, help: str, labels: Iterable[str] = ()) -> Histogram:
-    return Histogram(name, help, labels, registry=REGISTRY, buckets=_TURN_BUCKETS)
+def _histogram(
+    name: str, help: str, labels: Sequence[str] = (), bounds: Sequence[float] = _TURN_BUCKETS
+) -> HistogramFamily:
+    return HistogramFamily(name, help, labels, REGISTRY, bounds)
 
 
 # Turns. `agent` is the id of the agent, or of the consumer for turns of the context builder.
@@ -156,11 +158,10 @@ STORE_UP: Final = _gauge(
 STORE_OUTAGES: Final = _counter(
     "breadcrumbs_store_outages_total", "Times that the store became unavailable for this process."
 )
-STORE_CALL_DURATION: Final = DurationHistogram(
+STORE_CALL_DURATION: Final = _histogram(
     "breadcrumbs_store_call_duration_seconds",
     "Seconds from a call to the store to its reply. Reads that wait for events are not counted.",
-    _STORE_BUCKETS,
-    REGISTRY,
+    bounds=_STORE_BUCKETS,
 )
 STORE_CALL_ERRORS: Final = _counter(
     "breadcrumbs_store_call_errors_total",

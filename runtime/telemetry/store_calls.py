@@ -39,7 +39,7 @@ class StoreCalls:
     """The calls of this process to its store."""
 
     def __init__(self) -> None:
-        self._record = metrics.STORE_CALL_DURATION.buckets.record
+        self._record = metrics.STORE_CALL_DURATION.labels().record
         self._errors = {reason: metrics.STORE_CALL_ERRORS.labels(reason) for _, reason in _REASONS}
         self._settled = False
         """Whether the store is known to be available. The fast path of every reply is one check of this."""
@@ -77,7 +77,7 @@ class StoreCalls:
             self._settled = False
             self._lost_at, self._failures = self._failed_at, 1
             metrics.STORE_UP.set(0)
-            metrics.STORE_OUTAGES.inc()
+            metrics.STORE_OUTAGES.labels().inc()
             _log.warning("store lost", reason=str(error))
 
     def _report_full(self, error: StoreError) -> None:

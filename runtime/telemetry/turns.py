@@ -7,10 +7,12 @@ can have several answers, of different agents. Each of them is one turn in metri
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
@@ -91,11 +93,11 @@ class AnswerFacts:
         "tool_calls",
     )
 
-    def __init__(self, agent: str, model: str, message: str, counters: TurnCounters, began: float) -> None:
+    def __init__(self, agent: str, model: str, message: object, counters: TurnCounters, began: float) -> None:
         self.agent = agent
         self.model = model
         self.message = message
-        """Id of the message that is answered."""
+        """Id of the message that is answered, a text or a UUID. It becomes text when it is logged."""
         self.open = True
         """The agent was started in the current attempt, and its end is not reported."""
         self.answered = False
@@ -130,7 +132,7 @@ class AnswerFacts:
             return
         if first_token is not None and self.first_token is None:
             self.first_token = first_token
-            self._models.first_token.observe(first_token)
+            self._models.first_token.record(first_token)
         if tokens is not None:
             self._add_tokens(self._models, tokens)
 
@@ -164,10 +166,10 @@ class AnswerFacts:
         match how:
             case "answered":
                 counters.answered.inc()
-                counters.duration.observe(seconds)
+                counters.duration.record(seconds)
             case "failed":
                 counters.failed.inc()
-                counters.duration.observe(seconds)
+                counters.duration.record(seconds)
             case "cancelled":
                 counters.cancelled.inc()
             case _:
@@ -180,7 +182,7 @@ class AnswerFacts:
         if self.model:
             fields["model"] = self.model
         if self.message:
-            fields["message"] = self.message
+            fields["message"] = str(self.message)
         if self.model_calls:
             fields["model_calls"] = self.model_calls
         if self.first_token is not None:
@@ -201,9 +203,9 @@ class AnswerFacts:
 class TurnSubject:
     """The event that a turn handles, in words of the log."""
 
-    owner: str
+    owner: UUID
     session: str | None
-    breadcrumb: str
+    breadcrumb: UUID
     queue_seconds: float
     """Seconds from the write of the event to the start of the turn."""
 
@@ -222,7 +224,7 @@ class TurnReport:
         self.attempt = 1
         """Number of the current attempt."""
 
-    def begin(self, agent: str, model: str = "", message: str = "") -> AnswerFacts:
+    def begin(self, agent: str, model: str = "", message: object = "") -> AnswerFacts:
         """Note that an agent begins to answer the event. In a later attempt, return the same facts again."""
         facts = self._answers.get(agent)
         if facts is None:
@@ -282,12 +284,14 @@ class TurnReport:
             if facts.open and facts.answered:
                 seconds = facts.end("answered")
                 # A context is built for every message, and the line of the agent that answers it follows.
-                write = _log.info if facts.model else _log.debug
-                self._log(write, "turn answered", facts, seconds)
+                if facts.model:
+                    self._log(_log.info, "turn answered", facts, seconds)
+                elif _is_debugging():  # otherwise the fields of the line would be made for nothing
+                    self._log(_log.debug, "turn answered", facts, seconds)
 
     def _log(self, write: Any, event: str, facts: AnswerFacts, seconds: float | None, **more: Any) -> None:
         subject = self._subject
-        fields: dict[str, Any] = {"kind": self._kind, "owner": subject.owner}
+        fields: dict[str, Any] = {"kind": self._kind, "owner": str(subject.owner)}
         if subject.session is not None:
             fields["session"] = subject.session
         fields |= facts.fields()
@@ -296,5 +300,11 @@ class TurnReport:
         if seconds is not None:
             fields["duration_ms"] = round(seconds * 1000, 1)
         if event != "turn answered":
-            fields["breadcrumb"] = subject.breadcrumb
+            fields["breadcrumb"] = str(subject.breadcrumb)
         write(event, **fields, **more)
+
+
+def _is_debugging() -> bool:
+    # A program that hosts agents can configure structlog with other loggers, which may not have this method.
+    is_enabled = getattr(_log, "is_enabled_for", None)
+    return is_enabled is None or bool(is_enabled(logging.DEBUG))

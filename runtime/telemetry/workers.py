@@ -54,7 +54,7 @@ class WorkerMetrics:
 
     def start_turn(self, subject: TurnSubject) -> TurnReport:
         """Count the time that an event has waited and return the report of its turn."""
-        self._queue.observe(subject.queue_seconds)
+        self._queue.record(subject.queue_seconds)
         return TurnReport(self.kind, self._turns, subject)
 
 

@@ -113,9 +113,7 @@ class TurnRunner:
     def _start_report(self, event: Event) -> TurnReport:
         # The clocks differ by a little, so an event can seem to come from the future.
         waited = max(0, self._leases.now() - event.at) / 1_000_000
-        return self._metrics.start_turn(
-            TurnSubject(str(event.owner_id), event.session_id, str(event.id), waited)
-        )
+        return self._metrics.start_turn(TurnSubject(event.owner_id, event.session_id, event.id, waited))
 
     async def _begin_attempt(self, lane: Lane, event: Event, *, alone: bool) -> bool:
         """Return whether the handler may start. Wait if the store is unavailable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from structlog.testing import capture_logs
 
 from breadcrumbs.runtime.telemetry import metrics
@@ -22,7 +23,7 @@ class Desk:
         self.worker = WorkerMetrics(self.kind)
 
     def report(self) -> TurnReport:
-        return self.worker.start_turn(TurnSubject("owner", "s1", "crumb", 0.25))
+        return self.worker.start_turn(TurnSubject(uuid4(), "s1", uuid4(), 0.25))
 
     def counts(self, agent: str = "ann") -> dict[str, float]:
         samples = parse_samples(metrics.render().decode())
@@ -145,3 +146,18 @@ def test_gauges_are_those_of_the_workers_that_run() -> None:
         assert value(samples, "breadcrumbs_turns_running", kind=desk.kind) == 3
         assert value(samples, "breadcrumbs_worker_queued_events", kind=desk.kind) == 2
     assert held() == 0
+
+
+def test_a_program_with_other_loggers_can_host_agents() -> None:
+    structlog.configure(
+        wrapper_class=structlog.stdlib.BoundLogger, logger_factory=structlog.stdlib.LoggerFactory()
+    )
+    try:
+        desk = Desk()
+        report = desk.report()
+        report.begin("consumer").answered = True
+        report.begin("ann", "big").answered = True
+        report.finished()
+        assert desk.counts("consumer") == desk.counts("ann") == {"started": 1, "answered": 1}
+    finally:
+        structlog.reset_defaults()
