@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Locator, Page, Route, expect
+from redis import Redis
 
 from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
@@ -259,6 +260,43 @@ async def test_the_operations_page_reports_a_lost_server_and_its_return(
     up.start()
     await expect(page.get_by_role("alert")).to_have_count(0)
     await expect(page.get_by_text("Healthy")).to_be_visible()
+
+
+async def test_the_operations_page_explains_a_lost_store(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up()
+    page = await open_window(operations(up.url))
+    await expect(page.get_by_text("Healthy")).to_be_visible()
+    socket = (up.data / "server.lock").read_text().splitlines()[1]
+    with Redis(unix_socket_path=socket) as redis:
+        redis.flushall()
+    alert = page.get_by_role("alert")
+    await expect(alert).to_contain_text("is gone", timeout=30_000)
+    for option in ("Restore a backup", "correct the address", "--new-store"):
+        await expect(alert).to_contain_text(option)
+    await expect(page.get_by_text("Store replaced")).to_be_visible()
+
+
+async def test_problems_of_the_servers_are_shown_with_advice(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    store = crumbs.asked("GET", "/operations")["store"]
+    store["servers"][0]["findings"].append(
+        {
+            "check": "server: role",
+            "status": "wrong",
+            "message": "this server is a replica of db:6379",
+            "advice": "use the address of the primary",
+        }
+    )
+    page = await open_window("about:blank")
+    await change_reply(page, {"store": store})
+    await page.goto(operations(crumb_up.url))
+    await expect(page.locator(".notice.warn")).to_have_text(
+        "Server: role: this server is a replica of db:6379. To fix it, use the address of the primary."
+    )
+    await expect(page.get_by_text("1 warning")).to_be_visible()
 
 
 async def test_problems_are_described_in_text(
