@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -215,7 +216,7 @@ def test_the_table_of_workers_fits_a_narrow_terminal(installation: Installation)
     shown = on_a_terminal(
         "workers", "list", cwd=installation.folder, columns=80, CRUMB_URL=installation.url, NO_COLOR="1"
     )
-    lines = shown.replace("\r", "").strip().splitlines()
+    lines = re.sub(r"\x1b\[[\d;]*m|\r", "", shown).strip().splitlines()
     assert len(lines) == 3 and max(len(line) for line in lines) <= 80
     assert lines[0].split() == ["name", "kind", "state", "lanes", "turns", "up", "version"]
     wide = on_a_terminal(

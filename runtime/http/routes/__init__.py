@@ -18,5 +18,6 @@ __all__ = [
     "records",
     "sessions",
     "system",
+    "worker_list",
     "workers",
 ]
