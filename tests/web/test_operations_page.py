@@ -63,9 +63,10 @@ async def test_lanes_workers_and_the_store_match_the_operations_route(
     assert set(workers) == {"agents", "contexts"}
     for name in workers.values():
         await expect(lanes.first).to_contain_text(name)
-        row = page.get_by_role("region", name="All workers").get_by_role("row").filter(has_text=name)
-        await expect(row).to_contain_text("alive")
-        await expect(row.get_by_role("img", name="lanes 0–15")).to_be_visible()
+        rows = page.get_by_role("region", name="All workers").get_by_role("row").filter(has_text=name)
+        await expect(rows).to_have_count(2)  # the workers of a process share its name
+        await expect(rows.first).to_contain_text("running")
+        await expect(rows.first.get_by_role("img", name="lanes 0–15")).to_be_visible()
     await expect(lanes.first).to_contain_text(re.compile(r"\d s, \d s left"))
     await expect(tile(page, "Workers")).to_have_text("2")
     await expect(tile(page, "Memory")).to_have_text(re.compile(r"MiB"))
@@ -106,6 +107,81 @@ async def test_activity_shows_in_the_plots(
     await page.goto(board(crumb_up.url))
     await page.goto(operations(crumb_up.url))
     await expect(tile(page, "Events per second")).not_to_have_text("–")
+
+
+def worker_row(page: Page, kind: str) -> Locator:
+    cell = page.get_by_role("cell", name=kind, exact=True)
+    return page.get_by_role("region", name="All workers").get_by_role("row").filter(has=cell)
+
+
+async def test_a_worker_is_drained_after_a_confirmation(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up(CRUMB_WORKER_NAME="box")
+    page = await open_window(operations(up.url))
+    row = worker_row(page, "agents")
+    await expect(row).to_contain_text("box")
+    await expect(row).to_contain_text("default-chat-assistant")
+    await expect(row).to_contain_text("offline")
+    await expect(row).to_contain_text("pid")
+    await row.get_by_role("button", name="Drain box").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("This ends its workers of kind agents and contexts.")
+    await expect(dialog).to_contain_text("It is the last worker of kind agents")
+    await dialog.get_by_role("button", name="Cancel").click()
+    await expect(row).to_contain_text("running")
+    await row.get_by_role("button", name="Drain box").click()
+    await dialog.get_by_role("button", name="Drain").click()
+    await expect(row).to_contain_text("stopped", timeout=30_000)
+    await expect(row.get_by_role("button")).to_have_count(0)
+    await expect(page.get_by_text("No worker of kind “agents” is running")).to_be_visible()
+
+
+async def test_a_lost_worker_is_shown_with_its_time(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    facts = crumbs.asked("GET", "/operations")
+    for worker in facts["workers"]:
+        if worker["kind"] == "agents":
+            worker |= {
+                "state": "lost",
+                "alive": False,
+                "ended_at": "2026-01-02T03:04:05.000000Z",
+                "lanes": [],
+            }
+    page = await open_window("about:blank")
+    await change_reply(page, {"workers": facts["workers"]})
+    await page.goto(operations(crumb_up.url))
+    row = worker_row(page, "agents").first
+    await expect(row).to_contain_text("lost")
+    await expect(row.locator("time").first).to_have_attribute("datetime", "2026-01-02T03:04:05.000000Z")
+    await expect(row.get_by_role("button")).to_have_count(0)
+
+
+async def test_the_history_of_the_store_is_shown_after_a_reload(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    minutes = [
+        {
+            "at": f"2026-01-02T03:{minute:02}:00.000000Z",
+            "events": 40,
+            "kinds": [
+                {"kind": "agents", "answered": 7, "failed": 1, "lag_ms": 1500, "waiting": 0, "workers": 1}
+            ],
+        }
+        for minute in range(20)
+    ]
+    page = await open_window("about:blank")
+    await page.route("**/operations/history", lambda route: route.fulfill(json={"minutes": minutes}))
+    await page.goto(operations(crumb_up.url))
+    for _ in range(2):
+        await expect(plot(page, "Turns, last 6 hours").get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(r"answered 7, failed 1")
+        )
+        await expect(plot(page, "Lag, last 6 hours").get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(r"agents 1\.5 s")
+        )
+        await page.reload()
 
 
 async def test_a_paused_operations_page_sends_no_requests(crumb_up: CrumbUp, open_window: OpenWindow) -> None:

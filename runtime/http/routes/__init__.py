@@ -17,5 +17,6 @@ __all__ = [
     "records",
     "sessions",
     "system",
+    "worker_list",
     "workers",
 ]

@@ -5,7 +5,7 @@ import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
-import { ago, dayName, plural, roughly, time } from "../../lib/format";
+import { ago, dayName, plural, roughly, timeWithSeconds } from "../../lib/format";
 import { operations, type Facts, type Worker } from "./overview";
 import { LaneStrip, Table } from "./tables";
 
@@ -67,7 +67,7 @@ export function Workers({ facts, onChange }: WorkersProps) {
               <span class={`badge ${BADGES[worker.state]}`}>{worker.state}</span>
               {worker.ended_at && (
                 <span class="soft small ops-line">
-                  <Time iso={worker.ended_at}>{`${dayName(worker.ended_at)}, ${time(worker.ended_at)}`}</Time>
+                  <Time iso={worker.ended_at}>{`${dayName(worker.ended_at)}, ${timeWithSeconds(worker.ended_at)}`}</Time>
                 </span>
               )}
             </td>
@@ -119,13 +119,15 @@ function Names({ names = [], more = 0, soft = false }: { names?: string[] | unde
 function consequences(worker: Worker, facts: Facts): string {
   const mine = facts.workers.filter((one) => one.name === worker.name && one.alive);
   const turns = mine.reduce((sum, one) => sum + (one.turns ?? 0), 0);
-  const parts = [
-    `It finishes ${turns === 0 ? "its turns" : plural(turns, "turn")}, releases its lanes and ends. Other workers take the lanes.`,
-  ];
+  const parts = [`It finishes ${turns === 0 ? "its turns" : plural(turns, "turn")}, releases its lanes and ends.`];
   if (mine.length > 1) parts.push(`This ends its workers of kind ${mine.map((one) => one.kind).join(" and ")}.`);
   for (const { kind } of mine) {
     const others = facts.workers.some((one) => one.kind === kind && one.name !== worker.name && one.state === "running");
-    if (!others) parts.push(`It is the last worker of kind ${kind}: events wait until you start another one.`);
+    parts.push(
+      others
+        ? `Other workers of kind ${kind} take its lanes.`
+        : `It is the last worker of kind ${kind}: events wait until you start another one.`,
+    );
   }
   return parts.join(" ");
 }
