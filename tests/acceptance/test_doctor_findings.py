@@ -37,7 +37,7 @@ class Report:
         self.document = document
 
     def find(self, id: str, subject: str = "") -> dict[str, Any]:
-        found = [
+        found: list[dict[str, Any]] = [
             one for one in self.document["findings"] if (one["id"], one.get("subject", "")) == (id, subject)
         ]
         assert len(found) == 1, (id, subject, self.document)
