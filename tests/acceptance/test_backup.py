@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.commands import CRUMB, ask, environment, server
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 class Backups:

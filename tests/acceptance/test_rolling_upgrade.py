@@ -168,6 +168,7 @@ class Load:
             time.sleep(0.05)
 
 
+@pytest.mark.timeout(400)
 def test_processes_of_two_versions_share_a_store_while_they_are_replaced_one_by_one(
     processes: Processes,
 ) -> None:

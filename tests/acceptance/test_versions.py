@@ -24,7 +24,7 @@ def crumb(folder: Path, *arguments: str, code: int = 0, **extra: str) -> subproc
         env=environment(**extra),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
