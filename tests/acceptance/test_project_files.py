@@ -541,7 +541,7 @@ def help_of(*command: str) -> str:
 
 COMMAND = re.compile(
     r"(?:^|[\s|;(])(?:\./)?crumb "
-    r"((?:context|config|audit|sessions|dead-letters|model|keys|feedback) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
+    r"((?:context|config|audit|sessions|dead-letters|workers|model|keys|feedback) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
 )
 
 

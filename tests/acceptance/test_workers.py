@@ -261,8 +261,8 @@ def test_a_draining_worker_is_alive_but_not_ready(installation: Installation, tm
     (tmp_path / "slow_agents.py").write_text(
         "import anyio\n"
         "from breadcrumbs import agent\n\n\n"
-        "@agent('slow')\n"
-        "async def slow(message):\n"
+        "@agent('slow', triggers=[{'schema_name': 'user.message.v1', 'any_tags': ['user:message']}])\n"
+        "async def slow(call):\n"
         "    await anyio.sleep(8)\n"
         "    return 'done'\n"
     )
