@@ -258,6 +258,10 @@ def test_an_import_makes_the_new_store_known(tmp_path: Path, redis: Server) -> N
         assert post(facts["url"], "kept").status_code == 201
     assert run(tmp_path, "export", "all.jsonl", "--redis", redis.url, **home).returncode == 0
     restart_empty(redis)
+    (known,) = (tmp_path / "home").rglob("stores/*.json")
+    before = known.read_text("utf-8")
+    assert run(tmp_path, "import", "all.jsonl", "--dry-run", "--redis", redis.url, **home).returncode == 0
+    assert known.read_text("utf-8") == before, "a dry run accepts no other store"
     imported = run(tmp_path, "import", "all.jsonl", "--redis", redis.url, **home)
     assert imported.returncode == 0, imported.stderr
     with server(tmp_path, "--redis", redis.url, command="serve", **home) as facts:
