@@ -177,6 +177,18 @@ async def test_a_worker_of_an_older_version_is_listed_by_its_id(store: Store) ->
 # Bounds
 
 
+@pytest.mark.parametrize("raw", [b"not JSON", b"[]", b'{"name": "odd"}'])
+async def test_a_damaged_report_does_not_hide_the_other_workers(store: Store, raw: bytes) -> None:
+    await pretend(store, "sound")
+    await pretend(store, "odd")
+    await store.connection.call(
+        0, b"HSET", store.keys.worker_reports(KIND), "odd", b"%d " % store.now() + raw
+    )
+    workers = {worker.id: worker for worker in await list_workers(store)}
+    assert {"odd", "sound"} == set(workers) and workers["odd"].report is None
+    await remove_old_reports(store)
+
+
 async def test_ended_workers_are_listed_for_a_limited_time(store: Store) -> None:
     await pretend(store, "lost", ago=LOST_SECONDS - 60)
     await pretend(store, "long-lost", ago=LOST_SECONDS + 60)
