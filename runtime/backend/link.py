@@ -96,7 +96,9 @@ class Multiplexer:
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
-        reply = await socket.call(command)
+        reply = await socket.send(command)
+        if isinstance(reply, ReplyError):
+            raise reply
         self._replied(time.perf_counter() - began)
         return reply
 

@@ -555,7 +555,7 @@ async def test_a_recheck_right_after_a_verification_is_not_skipped() -> None:
     server = _Recorder()
     async with Scripted(server) as scripted, linked(scripted.address, verify=_verify_mine) as link:
         calling = asyncio.create_task(link.call((b"SET",)))
-        while link._socket is None:
+        while link._socket is None:  # noqa: ASYNC110 - stops in the iteration that ends the verification
             await asyncio.sleep(0)
         server.value = b"other"
         link.recheck()
