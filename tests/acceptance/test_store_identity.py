@@ -137,6 +137,10 @@ def test_an_emptied_server_is_noticed_by_itself_soon(tmp_path: Path, redis: Serv
         redis.flush()
         eventually(lambda: post(facts["url"]).status_code == 503, "the loss is not noticed")
         assert_replaced(post(facts["url"]), "is gone")
+        eventually(
+            lambda: "\nbreadcrumbs_store_up 0.0\n" in get(facts["url"], "/metrics").text,
+            "the metric is not 0",
+        )
 
 
 @pytest.mark.anyio
