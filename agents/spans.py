@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, PromptMessage, ToolCall
+from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.receipts import TimedCall
 from breadcrumbs.agents.request import AnswerRequest
@@ -65,7 +66,7 @@ async def agent_span(spans: Spans, store: Store, request: AnswerRequest) -> Asyn
     is_remote = definition.kind == "adk"
     model = request.agent.chosen_model or definition.model
     if model and not is_remote and request.agent.function is None:
-        attributes["gen_ai.request.model"] = model
+        attributes["gen_ai.request.model"] = public_name(model)  # without the URL of its server
     wanted = TurnSpan(
         f"invoke_agent {definition.agent_id}", attributes, kind="client" if is_remote else "internal"
     )

@@ -27,7 +27,7 @@ def check_target(name: str | None, *, force: bool) -> None:
     """Raise `CommandError` if the export would replace a file. Called before the store is opened."""
     if name is None or is_standard_output(name) or force:
         return
-    if Path(name).is_file():
+    if os.path.isfile(name):  # False for a name that is too long
         raise _exists(Path(name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class _Options:
 
     def previous(self) -> ExportFile | None:
         """Return the earlier export that `--since` names, or None if it is a time or a duration."""
-        if self.since is None or not Path(self.since).is_file():
+        if self.since is None or not os.path.isfile(self.since):  # False for a name that is too long
             return None
         if self.is_partial:
             raise UsageError(

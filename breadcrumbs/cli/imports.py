@@ -197,7 +197,7 @@ class _Import:
         from breadcrumbs.composition.storage import known_store, open_store
 
         store = await open_store(self.settings, server)
-        if store.identity is not None:
+        if store.identity is not None and not self.dry_run:
             # An import into an emptied server is a decision for the new store: the next start needs no --new-store.
             known_store(self.settings).remember(store.identity)
         try:

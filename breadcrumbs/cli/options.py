@@ -78,18 +78,21 @@ DataOption = Annotated[
 
 def read_since(text: str) -> datetime:
     """Parse `--since`, a time or a duration before now. A time without a zone is local time."""
+    try:
+        return _parse_moment(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--since {text!r}: use a time (2026-11-16T09:00:00Z) or a duration (10m, 2h, 7d)"
+        ) from None
+
+
+def _parse_moment(text: str) -> datetime:
     from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError:
-        try:
-            moment = datetime.now(UTC) - parse_duration(text)
-        except (ValueError, OverflowError):
-            raise UsageError(
-                f"--since {text!r}: use a time (2026-11-16T09:00:00Z) or a duration (10m, 2h, 7d)"
-            ) from None
-    return moment.astimezone(UTC)
+        return datetime.now(UTC) - parse_duration(text)
 
 
 def read_owner(text: str | None) -> UUID | None:

@@ -166,19 +166,15 @@ def _source(url: str, token: str | None, redis: str | None, data: Path | None) -
 def _from_store(redis: str | None, data: Path | None, path: str) -> dict[str, Any]:
     from urllib.parse import unquote
 
-    from breadcrumbs.composition.event_loop import run_async
-    from breadcrumbs.composition.storage import attached_store
+    from breadcrumbs.cli.contexts import on_store
     from breadcrumbs.runtime.settings.settings import load_settings
 
-    settings = load_settings(redis=redis, data=data)
+    async def answer(store: Store) -> dict[str, Any]:
+        if path == "/operations/workers":
+            return await _list_documents(store)
+        return await _drain_documents(store, unquote(path.split("/")[3]))
 
-    async def main() -> dict[str, Any]:
-        async with attached_store(settings) as store:
-            if path == "/operations/workers":
-                return await _list_documents(store)
-            return await _drain_documents(store, unquote(path.split("/")[3]))
-
-    return run_async(main())
+    return on_store(load_settings(redis=redis, data=data), answer)
 
 
 async def _list_documents(store: Store) -> dict[str, Any]:

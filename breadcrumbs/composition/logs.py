@@ -73,9 +73,12 @@ class _StderrLogger:
         self.name = name
 
     def msg(self, line: str) -> None:
-        # One write, so that lines of several threads do not mix.
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        try:
+            # One write, so that lines of several threads do not mix.
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # a full disk, a closed pipe: a log line must not make a turn fail
+            pass
 
     debug = info = warning = error = critical = exception = msg
 

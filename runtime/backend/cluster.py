@@ -356,13 +356,15 @@ class ClusterConnection:
 
     async def _check_all_nodes(self, identity: StoreIdentity) -> None:
         """Raise the known loss again, unless all markers are back."""
+        known = self._loss
         if time.monotonic() >= self._next_full_check:
             self._next_full_check = time.monotonic() + _FULL_CHECK_SECONDS
             try:
                 await self._read_slot_map()  # another node can serve the lane by now
                 for node in set(self._slot_map.values()):
                     await self._check_markers(identity, node, self._link(node).probe)
-                self._loss = None
+                if self._loss is known:  # else another loss was noticed during the check
+                    self._loss = None
             except (LinkLost, ReplyError) as error:
                 raise to_store_error(error) from error
         if self._loss is not None:

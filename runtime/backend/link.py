@@ -96,7 +96,9 @@ class Multiplexer:
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
-        reply = await socket.call(command)
+        reply = await socket.send(command)
+        if isinstance(reply, ReplyError):
+            raise reply
         self._replied(time.perf_counter() - began)
         return reply
 
@@ -153,15 +155,19 @@ class Multiplexer:
         socket = self._socket
         if socket is None or socket.lost:
             socket = await self._open()
-        if socket.is_congested:
+        # A recheck during the wait makes the connection unverified again. A lost one fails when it is used.
+        while not socket.lost and (socket.is_congested or socket is not self._socket):
             await socket.wait_writable()
+            if socket is not self._socket:
+                socket = await self._open()
         return socket
 
     async def _open(self) -> _Socket:
         """Open and verify the connection. Concurrent callers share one attempt and its failure."""
         if self._closed:
             raise LinkClosed("the store is closed")
-        if self._opening is None:
+        # The result of an attempt that has ended can be older than a recheck.
+        if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open_socket())
             self._opening.add_done_callback(self._end_opening)
         return await asyncio.shield(self._opening)
@@ -180,7 +186,8 @@ class Multiplexer:
         return socket
 
     def _end_opening(self, opening: asyncio.Task[_Socket]) -> None:
-        self._opening = None
+        if self._opening is opening:
+            self._opening = None
         _ignore_exception(opening)  # in case all callers were cancelled
 
     async def _connect_shared(self) -> _Socket:

@@ -14,7 +14,7 @@ import anyio
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.errors import StoreError, StoreReplaced
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.server import HttpServer
@@ -75,8 +75,11 @@ async def unready_reason(workers: Sequence[Worker]) -> str | None:
             await workers[0].store.ping()
     except TimeoutError:
         return f"the store did not reply within {_STORE_SECONDS:.0f} seconds"
-    except StoreError as error:
-        return f"the store is unavailable: {error}"
+    except StoreReplaced as error:
+        return f"{error}. {error.advice}"
+    except StoreError:
+        # The message contains the address of the Redis server. This port has no credentials, so it is only in the log.
+        return "the store is unavailable: the log of this process contains the reason"
     return None
 
 

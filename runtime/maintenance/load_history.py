@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
-from uuid import UUID
 
 import anyio
 import structlog
 
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.store.lane_counts import count_lanes
+from breadcrumbs.runtime.store.lane_counts import NO_OWNER, count_lanes, oldest_wait
 from breadcrumbs.runtime.store.load_history import (
     MAX_SAMPLED_KINDS,
     MINUTE_MICROSECONDS,
@@ -28,9 +26,6 @@ from breadcrumbs.runtime.store.worker_records import read_worker_kinds
 from breadcrumbs.runtime.store.worker_reports import list_workers
 
 _log = structlog.get_logger("breadcrumbs.history")
-
-_NO_OWNER: Final = UUID(int=0)
-"""The history contains only numbers of the whole store, and nothing of an owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ async def sample_minute(store: Store) -> bool:
     kinds = sorted(await read_worker_kinds(store), key=lambda kind: ("/" in kind, kind))[:MAX_SAMPLED_KINDS]
     now = store.now()
     lanes, counters, workers = await gather(
-        count_lanes(store, _NO_OWNER, kinds, now),
+        count_lanes(store, NO_OWNER, kinds, now),
         read_turn_counters(store, kinds),
         list_workers(store, kinds),
     )
@@ -84,10 +79,9 @@ async def sample_minute(store: Store) -> bool:
     loads: dict[str, KindLoad] = {}
     for place, kind in enumerate(kinds):
         progress = [lane.kinds[place] for lane in lanes]
-        oldest = min((one.first_waiting for one in progress if one.first_waiting), default=now)
         loads[kind] = KindLoad(
             *counters[place],
-            lag_ms=round(max(0, now - oldest) / 1000, 1),
+            lag_ms=round(oldest_wait(progress, now) / 1000, 1),
             waiting=sum(one.waiting for one in progress),
             workers=alive[kind],
         )

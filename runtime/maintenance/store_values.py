@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from typing import Final
-from uuid import UUID
 
 import anyio
 
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.store.lane_counts import KindCounts, count_lanes
+from breadcrumbs.runtime.store.lane_counts import NO_OWNER, KindCounts, count_lanes, oldest_wait
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord, read_worker_kinds, read_workers
 from breadcrumbs.runtime.telemetry import metrics
@@ -24,8 +23,6 @@ MAX_AGE_SECONDS: Final = 5.0
 """Values are read again when they are older than this. A failed read is repeated after the same time."""
 _READ_TIMEOUT_SECONDS: Final = 2.0
 _MAX_KINDS: Final = 100
-_NO_OWNER: Final = UUID(int=0)
-"""The script also counts the breadcrumbs of an owner. No owner has this id, so it counts none."""
 
 _BY_KIND: Final = (
     metrics.WORKER_LAG_EVENTS,
@@ -61,7 +58,7 @@ class StoreValues:
                 kinds = (await read_worker_kinds(store))[:_MAX_KINDS]
                 now = store.now()
                 lanes, workers = await gather(
-                    count_lanes(store, _NO_OWNER, kinds, now), read_workers(store, kinds)
+                    count_lanes(store, NO_OWNER, kinds, now), read_workers(store, kinds)
                 )
         except (StoreError, TimeoutError):
             return False
@@ -74,9 +71,8 @@ class StoreValues:
 
 
 def _set_kind(kind: str, lanes: list[KindCounts], workers: list[WorkerRecord], now: int) -> None:
-    oldest = min((lane.first_waiting for lane in lanes if lane.first_waiting is not None), default=now)
     metrics.WORKER_LAG_EVENTS.labels(kind).set(sum(lane.waiting for lane in lanes))
-    metrics.WORKER_LAG_SECONDS.labels(kind).set(max(0, now - oldest) / 1_000_000)
+    metrics.WORKER_LAG_SECONDS.labels(kind).set(oldest_wait(lanes, now) / 1_000_000)
     metrics.WORKERS.labels(kind).set(sum(one.kind == kind and one.until > now for one in workers))
     metrics.LANES_WITHOUT_WORKER.labels(kind).set(sum(not lane.lease for lane in lanes))
     metrics.DEAD_LETTERS.labels(kind).set(sum(lane.dead_letters for lane in lanes))

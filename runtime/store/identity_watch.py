@@ -1,7 +1,7 @@
 """Regular check that the servers still contain the store of this process.
 
 A new connection checks this by itself. This task also notices a server that was emptied without a broken connection,
-and logs a loss and its end once each.
+and logs a loss and its end once each. The metric of the store is 0 in between.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import structlog
 
 from breadcrumbs.runtime.errors import StoreError, StoreReplaced
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.telemetry.metrics import STORE_UP
 
 _log = structlog.get_logger("breadcrumbs.store")
 
@@ -29,6 +30,7 @@ async def watch_identity(store: Store) -> None:
         except StoreReplaced as error:
             if not lost:
                 lost = True
+                STORE_UP.set(0)
                 _log.error(
                     "store replaced, nothing is written any more", reason=str(error), advice=error.advice
                 )
@@ -37,4 +39,5 @@ async def watch_identity(store: Store) -> None:
         else:
             if lost:
                 lost = False
+                STORE_UP.set(1)
                 _log.warning("store is back, continuing", store_id=store.identity)

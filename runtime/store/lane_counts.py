@@ -5,7 +5,7 @@ One script per lane reads the counts. Its cost is bounded by `MAX_COUNTED`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -19,6 +19,8 @@ from breadcrumbs.runtime.store.store import Store
 
 _OVERVIEW = Script("overview")
 
+NO_OWNER: Final = UUID(int=0)
+"""No owner has this id. Counts for it contain only numbers of the whole store."""
 MAX_COUNTED: Final = 500
 """Maximum number of waiting events, and of schemas, that are counted in each lane."""
 
@@ -57,6 +59,12 @@ class LaneCounts:
     schemas: list[tuple[str, int, int]]
     """Name, count and recent count of each schema."""
     kinds: list[KindCounts]
+
+
+def oldest_wait(counts: Iterable[KindCounts], now: int) -> int:
+    """Return the age of the oldest waiting event in microseconds, over all lanes. 0 if no event is waiting."""
+    firsts = (count.first_waiting for count in counts if count.first_waiting is not None)
+    return max(0, now - min(firsts, default=now))
 
 
 async def count_lanes(store: Store, owner: UUID, kinds: Sequence[str], since: int) -> list[LaneCounts]:

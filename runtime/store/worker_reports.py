@@ -180,11 +180,9 @@ async def _all_workers(store: Store, kinds: Sequence[str]) -> list[ListedWorker]
         for id in sorted(ids):
             until = living.get((kind, id))
             stored = reports.get(id)
-            worker = (
-                ListedWorker(kind, id, "running", None, until or 0, None)
-                if stored is None
-                else _from_report(kind, id, stored)
-            )
+            worker = None if stored is None else _from_report(kind, id, stored)
+            if worker is None:
+                worker = ListedWorker(kind, id, "running", None, until or 0, None)
             view = _View(store.now(), until, (kind, id) in unlinked, drains.get(id))
             found.append(_with_state(worker, view))
     order = ("running", "draining", "lost", "stopped")
@@ -202,9 +200,13 @@ class _View:
     drain_requested_at: int | None
 
 
-def _from_report(kind: str, id: str, stored: bytes) -> ListedWorker:
+def _from_report(kind: str, id: str, stored: bytes) -> ListedWorker | None:
+    """Return a worker by its report. None: the report is damaged, or of a version that reports other fields."""
     at, _, raw = stored.partition(b" ")
-    report = WorkerReport.decode(raw)
+    try:
+        report = WorkerReport.decode(raw)
+    except (AttributeError, TypeError, ValueError):
+        return None
     until = int(at) + int(report.lease_seconds * 1_000_000)
     return ListedWorker(kind, id, report.state, int(at), until, report)
 

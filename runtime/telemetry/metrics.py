@@ -153,7 +153,7 @@ WAITING_REQUESTS: Final = _gauge(
 # The store, as this process sees it
 
 STORE_UP: Final = _gauge(
-    "breadcrumbs_store_up", "1 if the last call to the store got a reply, 0 if the store is unavailable."
+    "breadcrumbs_store_up", "1 if the store is available, 0 if it does not reply or was replaced."
 )
 STORE_OUTAGES: Final = _counter(
     "breadcrumbs_store_outages_total", "Times that the store became unavailable for this process."

@@ -225,6 +225,8 @@ class Worker:
         else:
             # Register with each heartbeat: the server can have been restored from a backup without this kind.
             await self.leases.register()
+            if self.stopping:
+                return []  # a heartbeat after the last one would make this worker seem alive, and then lost
             living = await self._send_heartbeat("running")
             self._last_heartbeat = now
         if self.leases.drain_requested:

@@ -137,6 +137,10 @@ def test_an_emptied_server_is_noticed_by_itself_soon(tmp_path: Path, redis: Serv
         redis.flush()
         eventually(lambda: post(facts["url"]).status_code == 503, "the loss is not noticed")
         assert_replaced(post(facts["url"]), "is gone")
+        eventually(
+            lambda: "\nbreadcrumbs_store_up 0.0\n" in get(facts["url"], "/metrics").text,
+            "the metric is not 0",
+        )
 
 
 @pytest.mark.anyio
@@ -258,6 +262,10 @@ def test_an_import_makes_the_new_store_known(tmp_path: Path, redis: Server) -> N
         assert post(facts["url"], "kept").status_code == 201
     assert run(tmp_path, "export", "all.jsonl", "--redis", redis.url, **home).returncode == 0
     restart_empty(redis)
+    (known,) = (tmp_path / "home").rglob("stores/*.json")
+    before = known.read_text("utf-8")
+    assert run(tmp_path, "import", "all.jsonl", "--dry-run", "--redis", redis.url, **home).returncode == 0
+    assert known.read_text("utf-8") == before, "a dry run accepts no other store"
     imported = run(tmp_path, "import", "all.jsonl", "--redis", redis.url, **home)
     assert imported.returncode == 0, imported.stderr
     with server(tmp_path, "--redis", redis.url, command="serve", **home) as facts:

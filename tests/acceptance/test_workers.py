@@ -204,9 +204,18 @@ def test_drain_of_unknown_ended_and_last_workers(installation: Installation) -> 
     drained = installation.crumb("workers", "drain", "only", "--wait", "--redis", installation.redis.url)
     assert drained.returncode == 0, drained.stderr
     assert "only is the last running worker of kind agents" in drained.stderr
+    assert [worker["state"] for worker in json.loads(drained.stdout)["workers"]] == ["stopped"]
     assert process.wait(30) == 0
     again = installation.crumb("workers", "drain", "only")
     assert again.returncode == 0 and "nothing to drain" in again.stderr
+
+
+def test_a_list_of_a_server_without_a_store_creates_none(installation: Installation) -> None:
+    empty = f"{installation.redis.url.removesuffix('/0')}/5"
+    listed = installation.crumb("workers", "list", "--redis", empty)
+    assert (listed.returncode, listed.stdout) == (1, "") and "has no store" in listed.stderr
+    again = installation.crumb("workers", "list", "--redis", empty)
+    assert "has no store" in again.stderr
 
 
 def test_the_table_of_workers_fits_a_narrow_terminal(installation: Installation) -> None:
@@ -253,6 +262,10 @@ def test_the_port_of_a_worker_serves_metrics_health_and_readiness(installation: 
         finally:
             installation.redis.process.send_signal(signal.SIGCONT)
         until(lambda: port.get("/ready").status_code == 200, "not ready again")
+        installation.redis.kill()
+        reply = port.get("/ready")
+        assert reply.status_code == 503 and str(installation.redis.port) not in reply.json()["reason"]
+        installation.redis.start()
     process.terminate()
     assert process.wait(30) == 0
 

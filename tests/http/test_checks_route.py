@@ -15,7 +15,7 @@ from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.http.routes import checks as route
 from breadcrumbs.runtime.http.routes.checks import CheckRoutes
 from breadcrumbs.runtime.maintenance.check_catalogue import CHECKS
-from breadcrumbs.runtime.maintenance.checks import Finding
+from breadcrumbs.runtime.maintenance.checks import Check, Finding, Selection, run_checks
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import Site, problem, running_site
@@ -99,6 +99,17 @@ async def test_the_checks_of_a_server_are_those_of_doctor(embedded_server: Embed
     assert found["workers"]["status"] == "warning" and "crumb" in found["workers"]["advice"]
     assert found["models"]["status"] == "skipped"
     assert found["versions"]["status"] == "ok"
+
+
+async def test_a_check_that_fails_shows_the_address_of_the_store_to_the_operator_only() -> None:
+    async def fail() -> list[Finding]:
+        raise StoreUnavailable("cannot reach 192.0.2.7:6379")
+
+    (finding,) = await run_checks([Check(("memory",), fail)], Selection(), seconds=5)
+    assert "192.0.2.7" in finding.as_dict()["message"]
+    public = finding.as_public_dict()
+    assert (public["status"], public["message"]) == ("unknown", "the check failed")
+    assert "192.0.2.7" not in str(public)
 
 
 async def test_a_store_that_is_down_is_a_503(

@@ -219,7 +219,7 @@ async def operations(call: HttpCall) -> Reply:
         "process": _process_document(),
         "store": _store_document(state, services.store.identity),
         "kinds": state.kinds,
-        "lanes": [_lane_document(lane, state) for lane in state.lanes],
+        "lanes": _lane_documents(state),
         "workers": _worker_documents(state),
         "http": _http_document(services.metrics),
     }
@@ -287,13 +287,17 @@ def _server_document(info: dict[str, str]) -> ServerDocument:
     return server
 
 
-def _lane_document(lane: LaneView, state: Overview) -> LaneDocument:
+def _lane_documents(state: Overview) -> list[LaneDocument]:
     names = {(worker.kind, worker.id): worker.name for worker in state.workers}
+    return [_lane_document(lane, state.now, names) for lane in state.lanes]
+
+
+def _lane_document(lane: LaneView, now: int, names: dict[tuple[str, str], str]) -> LaneDocument:
     document: LaneDocument = {
         "lane": lane.number,
         "events": lane.events,
         "events_ever": lane.events_ever,
-        "kinds": [_progress_document(progress, state.now, names) for progress in lane.progress],
+        "kinds": [_progress_document(progress, now, names) for progress in lane.progress],
     }
     if lane.newest:
         document["newest_event_at"] = times.to_text(lane.newest)

@@ -11,7 +11,7 @@ Status = Literal["ok", "warning", "error", "unknown", "skipped"]
 
 Verdict = Literal["ok", "warning", "error", "unknown"]
 
-_PRIVATE: Final = frozenset(("path", "primary", "url"))
+_PRIVATE: Final = frozenset(("path", "primary", "reason", "url"))
 """Details that only the operator of the installation may see. Messages and advice contain no addresses and paths of
 the installation, so that the curator of a tenant may read them."""
 
@@ -40,7 +40,9 @@ class Finding:
     def as_public_dict(self) -> dict[str, Any]:
         """Return the JSON form for the curators of all tenants."""
         details = {name: value for name, value in self.details.items() if name not in _PRIVATE}
-        return replace(self, details=details).as_dict()
+        # The reason of a check that failed can contain the address of the server.
+        message = self.message.removesuffix(f": {self.details.get('reason', '')}")
+        return replace(self, message=message, details=details).as_dict()
 
 
 def verdict_of(findings: Iterable[Finding]) -> Verdict:

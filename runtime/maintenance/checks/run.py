@@ -50,6 +50,7 @@ async def run_checks(
 
 
 async def _run(check: Check, wanted: list[str], seconds: float | None) -> list[Finding]:
+    details: dict[str, str] = {}
     try:
         with anyio.fail_after(seconds):
             return await check.run()
@@ -57,9 +58,11 @@ async def _run(check: Check, wanted: list[str], seconds: float | None) -> list[F
         message, advice = f"the check did not end within {seconds:g} s", "the server is slow or overloaded"
     except BreadcrumbsError as error:
         message, advice = f"the check failed: {error}", "fix this, then run crumb doctor again"
+        details = {"reason": str(error)}
     except Exception as error:
         # A fault in one check must not hide the findings of the others.
         _log.debug("check failed", checks=check.ids, exc_info=True)
         message = f"the check failed: {type(error).__name__}: {error}"
         advice = "please report this, with the output of crumb doctor --json"
-    return [Finding(id, "unknown", message, advice) for id in wanted]
+        details = {"reason": str(error)}
+    return [Finding(id, "unknown", message, advice, details) for id in wanted]

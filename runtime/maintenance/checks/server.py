@@ -48,16 +48,10 @@ async def check_server(store: Store) -> list[Finding]:
 
 async def log_server_problems(store: Store) -> None:
     """Log a warning for each problem of a server that can lose or refuse data, for a process that starts."""
-    lanes = store.connection.node_lanes()
-    for lane in lanes:
-        subject = "" if len(lanes) == 1 else f"server of lane {lane}"
-        try:
-            info = await server_info(store.connection, lane)
-        except StoreError:
-            continue  # not permitted; `crumb doctor` reports it
-        for finding in judge_server(info, await _snapshot_rule(store, lane), subject):
-            if finding.status in ("warning", "error"):
-                _log.warning(finding.message, check=finding.id, server=subject or None, advice=finding.advice)
+    for finding in await check_server(store):
+        if finding.id in SERVER_CHECKS and finding.status in ("warning", "error"):
+            server = finding.subject or None
+            _log.warning(finding.message, check=finding.id, server=server, advice=finding.advice)
 
 
 def judge_server(info: Mapping[str, str], snapshots: str | None, subject: str = "") -> list[Finding]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from breadcrumbs.runtime.maintenance.checks.durations import duration_text
 from breadcrumbs.runtime.maintenance.checks.finding import Finding, Status
-from breadcrumbs.runtime.store.lane_counts import LaneCounts, count_lanes
+from breadcrumbs.runtime.store.lane_counts import NO_OWNER, LaneCounts, count_lanes, oldest_wait
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import read_worker_kinds
 from breadcrumbs.runtime.store.worker_reports import ListedWorker, list_workers
-
-_NO_OWNER: Final = UUID(int=0)
 
 _ROLES: Final = {
     "contexts": ("context builder", "crumb build-contexts"),
@@ -47,7 +44,7 @@ async def check_workers(store: Store, limits: LagLimits | None = None) -> list[F
     """Check that the needed kinds of workers run and keep up, and that no event failed every attempt."""
     kinds = await read_worker_kinds(store)
     workers = await list_workers(store, kinds)
-    lanes = await count_lanes(store, _NO_OWNER, kinds, 0)
+    lanes = await count_lanes(store, NO_OWNER, kinds, 0)
     alive = {worker.kind for worker in workers if not worker.ended}
     return [
         *(_judge_family(family, kinds, workers) for family in _ROLES),
@@ -99,8 +96,7 @@ def _judge_lag(
         if "/" in kind and kind not in alive:
             continue  # an agent of a user's program that has ended: the store keeps no events for it
         counts = [lane.kinds[place] for lane in lanes]
-        firsts = [count.first_waiting for count in counts if count.first_waiting is not None]
-        oldest = max(0, now - min(firsts, default=now))
+        oldest = oldest_wait(counts, now)
         waiting = sum(count.waiting for count in counts)
         at_least = "at least " if any(count.more_waiting for count in counts) else ""
         status = limits.judge(oldest / 1e6, waiting)

@@ -521,3 +521,44 @@ async def test_a_recheck_during_a_verification_starts_another_one() -> None:
         with pytest.raises(StoreReplaced):
             await link.call((b"SET",))
         assert server.seen == [b"GET", b"GET"] and scripted.connections == 1
+
+
+async def test_a_caller_that_waits_to_send_is_verified_again_after_a_recheck() -> None:
+    server, reading = _Recorder(), asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reading.wait()
+        await server(reader, writer)
+
+    async def verify(send_all: SendAll) -> None:
+        if reading.is_set():
+            await _verify_mine(send_all)
+
+    async with Scripted(handler) as scripted, linked(scripted.address, verify=verify) as link:
+        sent = []
+        for _ in range(40):
+            sent.append(asyncio.create_task(link.call((b"ECHO", b"x" * (1 << 20)))))
+            await asyncio.sleep(0.001)
+        waiting = [asyncio.create_task(link.call((b"SET", b"a", b"1"))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert link._socket is not None and link._socket.is_congested
+        link.recheck()
+        server.value = b"other"
+        reading.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreReplaced}
+        assert b"SET" not in server.seen
+        await asyncio.gather(*sent, return_exceptions=True)
+
+
+async def test_a_recheck_right_after_a_verification_is_not_skipped() -> None:
+    server = _Recorder()
+    async with Scripted(server) as scripted, linked(scripted.address, verify=_verify_mine) as link:
+        calling = asyncio.create_task(link.call((b"SET",)))
+        while link._socket is None:  # noqa: ASYNC110 - stops in the iteration that ends the verification
+            await asyncio.sleep(0)
+        server.value = b"other"
+        link.recheck()
+        with pytest.raises(StoreReplaced):
+            await calling
+        assert b"SET" not in server.seen

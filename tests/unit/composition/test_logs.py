@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -51,6 +55,23 @@ def test_an_entry_names_the_trace_of_its_task(capsys: pytest.CaptureFixture[str]
     inside, outside = logged(capsys)
     assert (inside["trace_id"], inside["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert not {"trace_id", "span_id"} & outside.keys()
+
+
+def test_a_log_that_cannot_be_written_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_logs(Settings())
+    log = structlog.get_logger("breadcrumbs.test")
+    full = Path("/dev/full")
+    if full.exists():
+        with full.open("w") as disk, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", disk)
+            log.info("a full disk")
+            patch.undo()
+            with suppress(OSError):
+                disk.close()
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    log.info("a closed stream")
 
 
 def test_the_level_is_that_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
