@@ -87,7 +87,7 @@ def _render_processors(as_text: bool) -> list[Any]:
     if as_text:
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         renderer: Any = structlog.dev.ConsoleRenderer(
-            colors=colours, exception_formatter=structlog.dev.plain_traceback
+            colors=colours, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
         )
     else:
         renderer = structlog.processors.JSONRenderer(serializer=_to_json)

@@ -1,7 +1,8 @@
 """Observes the calls to the store: durations, errors, and whether the store is available.
 
 An outage makes every task of a process fail several times per second. `STORE_CALLS` sees all of these failures and logs
-the outage once when it begins and once when it ends. The tasks log their own failures at the level debug.
+the outage once when it begins and once when it ends. The tasks log their own failures at the level debug. A server that
+has lost the store, or contains another one, is an outage too, although it replies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreReplaced, StoreUnavailable
 from breadcrumbs.runtime.telemetry import metrics
 
 _log = structlog.get_logger("breadcrumbs.store")
@@ -49,6 +50,8 @@ class StoreCalls:
         self._replied_at: float | None = None
         """Time of the first reply after the last failure."""
         self._failures = 0
+        self._replaced = False
+        """Whether the server was found without the store. Its replies do not end the outage, only `verified` does."""
         self._full_at = -_FULL_SECONDS
         """Time of the last log line about a full store."""
 
@@ -71,14 +74,33 @@ class StoreCalls:
             self._report_full(error)
         if reason != _OUTAGE:
             return
+        if self._begin_or_extend():
+            _log.warning("store lost", reason=str(error))
+
+    def replaced(self, error: StoreReplaced) -> None:
+        """Count a check that did not find the store. The first one is logged, also during an outage."""
+        self._begin_or_extend()
+        if not self._replaced:
+            self._replaced = True
+            _log.error("store replaced, nothing is written any more", reason=str(error), advice=error.advice)
+
+    def verified(self) -> None:
+        """Note that the server contains the store. The next replies can end the outage."""
+        self._replaced = False
+
+    def _begin_or_extend(self) -> bool:
+        """Count a failure of an outage. Return whether the outage begins with it."""
         self._failed_at, self._replied_at = time.monotonic(), None
         self._failures += 1
-        if self._settled:  # a store that was never reached is an error of the command that starts the process
-            self._settled = False
-            self._lost_at, self._failures = self._failed_at, 1
-            metrics.STORE_UP.set(0)
-            metrics.STORE_OUTAGES.labels().inc()
-            _log.warning("store lost", reason=str(error))
+        if (
+            not self._settled
+        ):  # a store that was never reached is an error of the command that starts the process
+            return False
+        self._settled = False
+        self._lost_at, self._failures = self._failed_at, 1
+        metrics.STORE_UP.set(0)
+        metrics.STORE_OUTAGES.labels().inc()
+        return True
 
     def _report_full(self, error: StoreError) -> None:
         now = time.monotonic()
@@ -87,6 +109,8 @@ class StoreCalls:
             _log.error("store full", reason=str(error))
 
     def _settle(self) -> None:
+        if self._replaced:
+            return
         now = time.monotonic()
         if self._replied_at is None:
             self._replied_at = now

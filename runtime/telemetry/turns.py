@@ -176,20 +176,16 @@ class AnswerFacts:
                 counters.abandoned.inc()
         return seconds
 
-    def fields(self) -> dict[str, Any]:
-        """Return the facts as fields of a log line. Facts that are not known are left out."""
-        fields: dict[str, Any] = {"agent": self.agent}
-        if self.model:
-            fields["model"] = self.model
-        if self.message:
-            fields["message"] = str(self.message)
+    def counts(self) -> dict[str, Any]:
+        """Return the counts as fields of a log line. Counts that are not known are left out."""
+        fields: dict[str, Any] = {}
+        if self.input_tokens or self.output_tokens:
+            fields["input_tokens"] = self.input_tokens
+            fields["output_tokens"] = self.output_tokens
         if self.model_calls:
             fields["model_calls"] = self.model_calls
         if self.first_token is not None:
             fields["first_token_ms"] = round(self.first_token * 1000, 1)
-        if self.input_tokens or self.output_tokens:
-            fields["input_tokens"] = self.input_tokens
-            fields["output_tokens"] = self.output_tokens
         if self.cached_tokens is not None:
             fields["cached_tokens"] = self.cached_tokens
         if self.reasoning_tokens is not None:
@@ -290,18 +286,25 @@ class TurnReport:
                     self._log(_log.debug, "turn answered", facts, seconds)
 
     def _log(self, write: Any, event: str, facts: AnswerFacts, seconds: float | None, **more: Any) -> None:
+        # In the order of a reader of the text format: the ids, which are long, stand at the end.
         subject = self._subject
-        fields: dict[str, Any] = {"kind": self._kind, "owner": str(subject.owner)}
+        fields: dict[str, Any] = {}
         if subject.session is not None:
             fields["session"] = subject.session
-        fields |= facts.fields()
-        fields["attempt"] = self.attempt
-        fields["queue_ms"] = round(subject.queue_seconds * 1000, 1)
+        fields["agent"] = facts.agent
+        if facts.model:
+            fields["model"] = facts.model
         if seconds is not None:
             fields["duration_ms"] = round(seconds * 1000, 1)
+        fields |= more | facts.counts()
+        fields["attempt"] = self.attempt
+        fields["queue_ms"] = round(subject.queue_seconds * 1000, 1)
+        fields["kind"], fields["owner"] = self._kind, str(subject.owner)
+        if facts.message:
+            fields["message"] = str(facts.message)
         if event != "turn answered":
             fields["breadcrumb"] = str(subject.breadcrumb)
-        write(event, **fields, **more)
+        write(event, **fields)
 
 
 def _is_debugging() -> bool:

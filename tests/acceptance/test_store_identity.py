@@ -15,6 +15,7 @@ import pytest
 
 from breadcrumbs.runtime.store.store import Store
 from tests.support.commands import CRUMB, ask, environment, server
+from tests.support.logs import scrape, value
 from tests.support.servers import Server
 
 PATIENCE = 40.0
@@ -138,9 +139,10 @@ def test_an_emptied_server_is_noticed_by_itself_soon(tmp_path: Path, redis: Serv
         eventually(lambda: post(facts["url"]).status_code == 503, "the loss is not noticed")
         assert_replaced(post(facts["url"]), "is gone")
         eventually(
-            lambda: "\nbreadcrumbs_store_up 0.0\n" in get(facts["url"], "/metrics").text,
-            "the metric is not 0",
+            lambda: value(scrape(facts["url"]), "breadcrumbs_store_up") == 0, "the metric has no outage"
         )
+        time.sleep(2.5)  # the server replies to the next checks, which does not end the outage
+        assert value(scrape(facts["url"]), "breadcrumbs_store_up") == 0
 
 
 @pytest.mark.anyio
@@ -172,9 +174,11 @@ def test_processes_continue_when_the_data_is_back(tmp_path: Path) -> None:
             redis.start()
             eventually(lambda: get(url, "/ready").status_code == 200, "it does not continue")
             ask(url, "after")
-            eventually(
-                lambda: "store is back" in (tmp_path / "log").read_text("utf-8"), "the end is not logged"
-            )
+            eventually(lambda: "store back" in (tmp_path / "log").read_text("utf-8"), "the end is not logged")
+            events = [
+                json.loads(line)["event"] for line in (tmp_path / "log").read_text("utf-8").splitlines()
+            ]
+            assert [event for event in events if "store" in event] == ["store lost", LOST, "store back"]
 
 
 def test_workers_register_again_in_an_older_copy_of_the_store(tmp_path: Path, redis: Server) -> None:
@@ -262,10 +266,6 @@ def test_an_import_makes_the_new_store_known(tmp_path: Path, redis: Server) -> N
         assert post(facts["url"], "kept").status_code == 201
     assert run(tmp_path, "export", "all.jsonl", "--redis", redis.url, **home).returncode == 0
     restart_empty(redis)
-    (known,) = (tmp_path / "home").rglob("stores/*.json")
-    before = known.read_text("utf-8")
-    assert run(tmp_path, "import", "all.jsonl", "--dry-run", "--redis", redis.url, **home).returncode == 0
-    assert known.read_text("utf-8") == before, "a dry run accepts no other store"
     imported = run(tmp_path, "import", "all.jsonl", "--redis", redis.url, **home)
     assert imported.returncode == 0, imported.stderr
     with server(tmp_path, "--redis", redis.url, command="serve", **home) as facts:
@@ -309,8 +309,13 @@ def test_operations_and_the_log_show_the_verdict_of_doctor(tmp_path: Path) -> No
             by_doctor = doctor(tmp_path, redis, "--url", facts["url"], "--no-models")
             shown = get(facts["url"], "/operations/checks").json()
         server_checks = ("server-version", "replica", "persistence", "eviction", "memory")
-        by_api = {finding["id"]: finding for finding in shown["findings"] if finding["id"] in server_checks}
-        assert by_api == {id: by_doctor[id] for id in server_checks}
+        by_api = {finding["id"]: finding for finding in shown["findings"]}
+        for check in server_checks:  # without the details: uptime and memory differ between two moments
+            verdicts = [
+                {key: value for key, value in found[check].items() if key != "details"}
+                for found in (by_api, by_doctor)
+            ]
+            assert verdicts[0] == verdicts[1]
         errors = {id for id, finding in by_doctor.items() if finding["status"] == "error"}
         assert errors == {"persistence", "eviction"} and shown["status"] == "error"
         log = (tmp_path / "log").read_text("utf-8")

@@ -26,7 +26,7 @@ def redis(tmp_path: Path) -> Iterator[Server]:
 
 
 def start(stack: ExitStack, folder: Path, redis: Server, *command: str) -> LoggedProcess:
-    settings = {"CRUMB_REDIS": redis.url, "CRUMB_LEASE_SECONDS": "2"}
+    settings = {"CRUMB_REDIS": redis.url, "CRUMB_LEASE_SECONDS": "2", "CRUMB_HYGIENE_INTERVAL": "1s"}
     return stack.enter_context(logged(folder, *command, **settings))
 
 
@@ -60,6 +60,7 @@ def test_each_process_logs_a_lost_store_once_and_its_return_once(redis: Server, 
             others = [line for line in process.lines() if line["level"] in ("warning", "error")]
             assert {line["event"] for line in others} <= {"store lost", "store back", "leases lost"}
             assert len(others) <= 5, others
+            assert not process.lines("hygiene done")  # it ran during the outage and removed nothing
 
         assert value(during, "breadcrumbs_store_up") == 0
         assert value(during, "breadcrumbs_store_outages_total") == 1

@@ -15,6 +15,8 @@ import pytest
 
 from breadcrumbs import __version__
 from tests.support.commands import CRUMB, environment, server
+from tests.support.logs import logged, until
+from tests.support.servers import Server
 
 
 def crumb(folder: Path, *arguments: str, code: int = 0, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -102,6 +104,37 @@ def test_processes_with_another_version_are_named(tmp_path: Path) -> None:
     own, worker = shown["mismatches"]
     assert own == f"this program has version {__version__}, but the server has 9.9.9"
     assert "runner-1" in worker and "9.9.8" in worker
+
+
+def test_a_running_worker_of_another_version_is_named(tmp_path: Path) -> None:
+    """The worker is a real process of this code. Only the version of its installed package is another one."""
+    package = tmp_path / "older" / "breadcrumbs-0.0.9.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: breadcrumbs\nVersion: 0.0.9\n", "utf-8")
+    with (
+        Server() as redis,
+        logged(tmp_path, "serve", "--port", "0", CRUMB_REDIS=redis.url) as api,
+        logged(tmp_path, "build-contexts", "--name", "new-builder", CRUMB_REDIS=redis.url),
+        logged(
+            tmp_path,
+            *("run-agents", "--name", "old-runner"),
+            CRUMB_REDIS=redis.url,
+            PYTHONPATH=str(tmp_path / "older"),
+        ) as runner,
+    ):
+        url = api.ready["url"]
+        (started,) = runner.lines("worker started")
+        assert started["version"] == "0.0.9"
+        workers = f"{url}/operations/workers"
+        until(lambda: "old-runner" in httpx.get(workers, trust_env=False).text, lambda: runner.text)
+        mismatch = f"the worker old-runner (agents) has version 0.0.9, but the server has {__version__}"
+        shown = json.loads(crumb(tmp_path, "version", "--server", "--url", url).stdout)
+        assert shown["mismatches"] == [mismatch]
+        only = ("--only", "versions", "--redis", redis.url, "--url", url)
+        (finding,) = json.loads(crumb(tmp_path, "doctor", *only, code=1).stdout)["findings"]
+        assert finding["status"] == "warning" and "0.0.9" in finding["message"] and finding["advice"]
+        assert finding["details"]["versions"]["0.0.9"] == ["old-runner"]
+        assert "new-builder" in finding["details"]["versions"][__version__]
 
 
 def test_a_command_warns_of_an_unknown_variable_once(tmp_path: Path) -> None:

@@ -46,6 +46,12 @@ def test_in_a_pipe_every_log_entry_is_a_json_object(capsys: pytest.CaptureFixtur
     assert (theirs["event"], theirs["level"]) == ("from outside", "warning")
 
 
+def test_text_keeps_the_order_of_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings(log_format="text"))
+    structlog.get_logger("breadcrumbs.test").info("hello", session="s", agent="a", kind="k")
+    assert capsys.readouterr().err.rstrip().endswith("session=s agent=a kind=k")
+
+
 def test_an_entry_names_the_trace_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(Settings())
     token = carried.set("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1")

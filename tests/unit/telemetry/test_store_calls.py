@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreReplaced, StoreUnavailable
 from breadcrumbs.runtime.telemetry import metrics, store_calls
 from breadcrumbs.runtime.telemetry.store_calls import QUIET_SECONDS, StoreCalls, log_store_error
 
@@ -57,6 +57,46 @@ def test_a_second_outage_is_logged_again(clock: Clock) -> None:
             clock.now += 5
             calls.replied(0.001)
     assert [line["event"] for line in lines] == ["store lost", "store back"] * 2
+
+
+def test_an_emptied_server_is_an_outage_until_the_store_is_verified(clock: Clock) -> None:
+    calls = StoreCalls()
+    calls.replied(0.001)
+    with capture_logs() as lines:
+        for _ in range(5):
+            calls.replied(0.001)  # the server replies, it only has no store
+            calls.replaced(StoreReplaced("the store is gone"))
+            clock.now += 2 * QUIET_SECONDS
+            assert metrics.STORE_UP._value.get() == 0
+        calls.replied(0.001)
+        assert len(lines) == 1
+        calls.verified()
+        calls.replied(0.001)
+    assert [line["event"] for line in lines] == ["store replaced, nothing is written any more", "store back"]
+    assert lines[0]["reason"] == "the store is gone" and "--new-store" in lines[0]["advice"]
+    assert metrics.STORE_UP._value.get() == 1
+
+
+def test_a_server_that_comes_back_empty_is_lost_once_and_back_once(clock: Clock) -> None:
+    calls = StoreCalls()
+    calls.replied(0.001)
+    with capture_logs() as lines:
+        calls.failed(GONE)
+        clock.now += 5
+        calls.replaced(StoreReplaced("the store is gone"))
+        clock.now += 5
+        calls.failed(GONE)  # the server is stopped again to restore its data
+        clock.now += 5
+        calls.replied(0.001)
+        calls.verified()
+        calls.replied(0.001)
+    lost, replaced, back = (line["event"] for line in lines)
+    assert (lost, replaced, back) == (
+        "store lost",
+        "store replaced, nothing is written any more",
+        "store back",
+    )
+    assert lines[2]["seconds"] == pytest.approx(15)
 
 
 def test_a_full_store_is_logged_once_a_minute(clock: Clock) -> None:

@@ -50,6 +50,17 @@ def test_two_agents_of_an_event_are_two_turns() -> None:
     assert desk.counts("ann") == desk.counts("ben") == {"started": 1, "answered": 1}
 
 
+def test_a_line_begins_with_what_an_operator_looks_for() -> None:
+    with capture_logs() as lines:
+        report = Desk().report()
+        facts = report.begin("ann", "big", uuid4())
+        facts.input_tokens, facts.output_tokens, facts.answered = 5, 2, True
+        report.finished()
+    first = ["session", "agent", "model", "duration_ms", "input_tokens", "output_tokens"]
+    assert list(lines[0])[: len(first)] == first
+    assert {"kind", "owner", "message", "attempt", "queue_ms"} <= lines[0].keys()
+
+
 def test_only_the_agent_that_failed_is_retried() -> None:
     desk = Desk()
     with capture_logs() as lines:
