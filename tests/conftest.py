@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+import structlog
 from hypothesis import settings
 
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -50,6 +51,19 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def uncached_loggers() -> Iterator[None]:
+    """A logger that is cached with the configuration of one test would ignore `capture_logs` in all later tests."""
+    configure = structlog.configure
+
+    def configure_uncached(**options: Any) -> None:
+        configure(**options | {"cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", configure_uncached)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import structlog
 import uvloop
 
 T = TypeVar("T")
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on uvloop until it returns."""
+    """Run a coroutine on uvloop until it returns.
+
+    Servers and workers have configured their logs before. Other commands print results to standard output, where
+    structlog logs by default. They report their errors themselves, so only critical entries are logged.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)

@@ -226,7 +226,12 @@ def test_an_unreachable_collector_delays_neither_a_turn_nor_the_exit(folder: Pat
             assert up.stop() < 20
         lines = [orjson.loads(line) for line in up.log.splitlines() if line.startswith("{")]
     assert elapsed < 5 * 0.6 + 20
-    reported = [line for line in lines if line["level"] in ("warning", "error")]
+    # The Redis server of the test saves nothing, which is a warning of its own.
+    reported = [
+        line
+        for line in lines
+        if line["level"] in ("warning", "error") and line["logger"] != "breadcrumbs.store"
+    ]
     assert [line["event"] for line in reported] == [
         "trace export failed, spans are lost until it works again"
     ], up.log

@@ -128,6 +128,9 @@ def test_a_name_that_is_in_use_is_refused(installation: Installation) -> None:
 def test_a_restarted_runner_takes_its_lanes_soon_after_its_start(installation: Installation) -> None:
     """The leases and the heartbeat of the killed one last for minutes."""
     killed, _ = installation.start("run-agents", "--name", "one", CRUMB_LEASE_SECONDS="300")
+    # A worker that dies before others have seen its connection keeps its lanes until its leases end.
+    until(lambda: _held(installation, "one") == 16, "the lanes were not taken at first")
+    time.sleep(1)
     killed.kill()
     killed.wait()
     installation.start("run-agents", "--name", "one", CRUMB_LEASE_SECONDS="300")
