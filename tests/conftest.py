@@ -66,6 +66,13 @@ def uncached_loggers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_log_configuration() -> Iterator[None]:
+    """The configuration of one test, also that of `capture_logs`, must not apply to the next one."""
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Processes remember the stores of servers in the data directory. The ports of test servers are used again."""
