@@ -301,7 +301,7 @@ class TurnReport:
         fields["queue_ms"] = round(subject.queue_seconds * 1000, 1)
         fields["kind"], fields["owner"] = self._kind, str(subject.owner)
         if facts.message:
-            fields["message"] = str(facts.message)
+            fields["message_id"] = str(facts.message)
         if event != "turn answered":
             fields["breadcrumb"] = str(subject.breadcrumb)
         write(event, **fields)

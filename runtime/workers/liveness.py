@@ -47,6 +47,8 @@ class Liveness:
         """Disconnected workers, and the time since when."""
         self._link = anyio.CancelScope()
         self._warned = False
+        self.listed = False
+        """Other workers know this one. They notice its death before its leases expire."""
 
     async def stay_visible(self) -> None:
         """Keep the subscription of this worker open, which shows that it is alive.
@@ -131,6 +133,7 @@ class Liveness:
         self._seen_at = now
         if self._worker not in known:
             await call(0, b"SADD", key, self._worker)
+        self.listed = True
         if now < self._trusted_from:
             return []
         absent = known - connected

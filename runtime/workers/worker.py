@@ -41,6 +41,9 @@ _log = structlog.get_logger("breadcrumbs.worker")
 
 _BALANCE_SECONDS: Final = 0.25
 """Longest time between two checks for free lanes and dead workers."""
+_VISIBLE_SECONDS: Final = 1.0
+"""Longest time that a new worker waits until other workers know it. A server can refuse the liveness channel."""
+_VISIBLE_PAUSE_SECONDS: Final = 0.005
 _RENEWALS_PER_LEASE: Final = 6
 """Number of renewals within the duration of a lease. A busy machine can delay several in a row before the lease is
 lost."""
@@ -160,6 +163,7 @@ class Worker:
 
     async def _keep_share(self) -> None:
         """Take and release lanes as workers come and go."""
+        await self._become_visible()
         registered = False
         while not self._stop_requested.is_set():
             try:
@@ -173,6 +177,16 @@ class Worker:
             self._lanes.report_changes()
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
                 await self._stop_requested.wait()
+
+    async def _become_visible(self) -> None:
+        """Wait until other workers know this one, but not longer than a moment.
+
+        If a worker dies before it is known, its lanes are taken only when its leases expire.
+        """
+        with anyio.move_on_after(_VISIBLE_SECONDS):
+            while not self._liveness.listed and not self.stopping:
+                await self._liveness.dead_peers()
+                await anyio.sleep(_VISIBLE_PAUSE_SECONDS)
 
     async def register(self) -> bool:
         """Register the kind and the name of this worker.

@@ -67,7 +67,7 @@ def test_an_answered_turn_is_one_line_and_shows_in_the_metrics(
 
         expected = {
             "kind": "agents", "session": "s-1", "agent": AGENT, "model": "big", "attempt": "1", "model_calls": "1",
-            "input_tokens": "12", "output_tokens": "7", "message": asked["message"]["id"],
+            "input_tokens": "12", "output_tokens": "7", "message_id": asked["message"]["id"],
         }  # fmt: skip
         until(lambda: up.text.count("turn answered") == 1, lambda: up.text)
         (line,) = [line for line in up.text.splitlines() if "turn answered" in line]

@@ -111,7 +111,8 @@ async def test_a_server_that_never_sends_a_first_byte_is_an_error(server: ModelS
 
 async def test_the_total_timeout_includes_all_retries(server: ModelServer) -> None:
     began = time.monotonic()
-    error = await failure(server.scenario("slow_first_byte", delay=5), read=0.3, total=0.5, retries=9)
+    error = await failure(server.scenario("slow_first_byte", delay=9), read=0.3, total=1.0, retries=99)
     assert error.retry
-    assert "no answer within 0.5 s" in error.reason
-    assert time.monotonic() - began < 1.5
+    # On a busy machine, the time can run out between two retries. Then the reason is that of the last one.
+    assert "no answer within 1 s" in error.reason or "no data within 0.3 s" in error.reason
+    assert time.monotonic() - began < 5

@@ -30,6 +30,7 @@ from breadcrumbs.composition.http_server import ServerServices, assembled_servic
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.archive import Archive
+from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.web_page import WebPage
 from tests.contexts.support import SHIPPED, book_of, building, document
@@ -159,12 +160,7 @@ class World:
     def snapshot(self, owner: UUID | None = None) -> dict[bytes, bytes]:
         """Return all keys and dumps of the store, or those of one owner."""
         held = dump(self.redis, self.namespace)
-        history = self.store.keys.load_history()  # the server itself writes it, once a minute
-        return {
-            key: raw
-            for key, (raw, _) in held.items()
-            if key != history and (owner is None or owner.bytes in key)
-        }
+        return {key: raw for key, (raw, _) in held.items() if owner is None or owner.bytes in key}
 
 
 # Copies
@@ -172,7 +168,8 @@ class World:
 
 def dump(server: redis.Redis, namespace: str) -> dict[bytes, tuple[bytes, int]]:
     prefix = f"{namespace}:".encode()
-    found: list[bytes] = sorted(server.scan_iter(match=prefix + b"*", count=10_000))
+    history = Keys(namespace, 1).load_history()  # the server writes it by itself, once a minute
+    found: list[bytes] = sorted(set(server.scan_iter(match=prefix + b"*", count=10_000)) - {history})
     pipeline = server.pipeline(transaction=False)
     for key in found:
         pipeline.dump(key)

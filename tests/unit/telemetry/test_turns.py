@@ -58,7 +58,7 @@ def test_a_line_begins_with_what_an_operator_looks_for() -> None:
         report.finished()
     first = ["session", "agent", "model", "duration_ms", "input_tokens", "output_tokens"]
     assert list(lines[0])[: len(first)] == first
-    assert {"kind", "owner", "message", "attempt", "queue_ms"} <= lines[0].keys()
+    assert {"kind", "owner", "message_id", "attempt", "queue_ms"} <= lines[0].keys()
 
 
 def test_only_the_agent_that_failed_is_retried() -> None:
@@ -126,7 +126,7 @@ def test_the_line_has_the_tokens_of_all_calls() -> None:
     assert (line["input_tokens"], line["output_tokens"]) == (30, 11)
     assert (line["cached_tokens"], line["reasoning_tokens"]) == (12, 3)
     assert (line["model_calls"], line["tool_calls"], line["first_token_ms"]) == (3, 1, 200.0)
-    assert (line["queue_ms"], line["message"], line["model"]) == (250.0, "message-1", "big")
+    assert (line["queue_ms"], line["message_id"], line["model"]) == (250.0, "message-1", "big")
 
 
 def test_a_context_is_logged_only_for_debugging() -> None:
