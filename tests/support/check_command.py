@@ -28,7 +28,7 @@ QUICK_TESTS: Final = (
 )
 """The essentials: the store's contract, HTTP basics, isolation, one turn, kills. About 100 s of CPU time."""
 
-_FULL_DURATION: Final = "about 16 minutes on two cores"
+_FULL_DURATION: Final = "about 20 minutes on two cores"
 _QUICK_DURATION: Final = "less than two minutes on two cores"
 
 
