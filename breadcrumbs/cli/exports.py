@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -198,7 +199,7 @@ def _query(options: _Options, since: int | None) -> Query:
 
 
 @dataclass(frozen=True, slots=True)
-class _Export:
+class _Export(ABC):
     """An export: the store to read, and the owner to select."""
 
     settings: Settings
@@ -227,8 +228,9 @@ class _Export:
             await store.close()
         return count
 
+    @abstractmethod
     def lines(self, store: Store) -> AsyncIterator[bytes]:
-        raise NotImplementedError
+        """Return the lines of the file."""
 
     def summary(self, count: int) -> str:
         """Return a message about a finished export."""
