@@ -182,6 +182,20 @@ def embedded() -> Iterator[EmbeddedServer]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+# CPU time
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time of a process so far. Linux only: the id of a process is part of the id of its clock."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the child processes. Linux only."""
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
 # Rounds
 
 

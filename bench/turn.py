@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from bench._common import (
@@ -40,6 +40,8 @@ from bench._common import (
     Side,
     Verdict,
     add_against,
+    children_of,
+    cpu_seconds_of,
     embedded,
     interleaved,
     interpreter_of,
@@ -57,19 +59,33 @@ from breadcrumbs.runtime.store.store import Store
 CONFIG = Path(__file__).parent.parent / "config" / "context-builder-config.json"
 
 
+class System(NamedTuple):
+    """A running `crumb up`."""
+
+    url: str
+    processes: list[int]
+    """The process and its embedded server."""
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the CPU time so far of Python and of the embedded server."""
+        python, *servers = map(cpu_seconds_of, self.processes)
+        return {"python": python, "server": sum(servers)}
+
+
 @contextmanager
-def crumb_up(python: str = sys.executable) -> Iterator[str]:
-    """Run the whole system in a separate process, and yield its URL. `python` is the interpreter to use."""
+def crumb_up(python: str = sys.executable, *options: str) -> Iterator[System]:
+    """Run the whole system in a separate process. `python` is the interpreter to use."""
     with tempfile.TemporaryDirectory(prefix="crumb-bench-") as data:
         process = subprocess.Popen(
-            [python, "-m", "breadcrumbs", "up", "--port", "0", "--data", data],
+            [python, "-m", "breadcrumbs", "up", "--port", "0", "--data", data, *options],
             stdout=subprocess.PIPE,
             cwd=data,  # in this checkout, its packages would have priority over those of `python`
             env={"CRUMB_LOG_LEVEL": "error", **os.environ},  # the environment can set `info` to measure logs
         )
         try:
             assert process.stdout is not None
-            yield str(json.loads(process.stdout.readline())["url"])
+            url = str(json.loads(process.stdout.readline())["url"])
+            yield System(url, [process.pid, *children_of(process.pid)])
         finally:
             process.terminate()
             process.wait(20)
@@ -169,11 +185,20 @@ async def bare_streams(url: str, turns: int) -> list[float]:
         await worker.wait()
 
 
-async def talk(chat: Chat, turns: int) -> dict[str, float]:
-    """Run some turns in a new session. Return percentiles of their times in milliseconds."""
+async def talk(system: System, chat: Chat, turns: int) -> dict[str, float]:
+    """Run some turns in a new session. Return times and CPU times of a turn in milliseconds."""
     session = str(uuid4())
+    before = system.cpu_seconds()
     times = [await chat.turn(session, "Hello") for _ in range(turns)]
-    return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
+    after = system.cpu_seconds()
+    spent = {name: (after[name] - before[name]) / turns * 1000 for name in after}
+    return {
+        "p50": percentile(times, 0.5) * 1000,
+        "p99": percentile(times, 0.99) * 1000,
+        "CPU": sum(spent.values()),
+        "CPU of Python": spent["python"],
+        "CPU of the server": spent["server"],
+    }
 
 
 async def compare(report: Report, quick: bool, checkout: Path) -> None:
@@ -181,9 +206,12 @@ async def compare(report: Report, quick: bool, checkout: Path) -> None:
     # Short rounds, so that the two sides of a round see the same load of the machine.
     turns, rounds = 20, (15 if quick else 101)
     with crumb_up() as here, crumb_up(interpreter_of(checkout)) as there:
-        async with chats(here, 1) as (ours,), chats(there, 1) as (others,):
+        async with chats(here.url, 1) as (ours,), chats(there.url, 1) as (others,):
             await asyncio.sleep(1.5)  # until the workers have their leases
-            sides: dict[str, Side] = {OURS: partial(talk, ours, turns), OTHER: partial(talk, others, turns)}
+            sides: dict[str, Side] = {
+                OURS: partial(talk, here, ours, turns),
+                OTHER: partial(talk, there, others, turns),
+            }
             found = await interleaved(rounds, sides, seconds=120)
     done = len(found[OURS]["p50"].values)
     report_comparison(report, f"turns of this checkout against another, {done} rounds of {turns} (ms)", found)
@@ -191,8 +219,8 @@ async def compare(report: Report, quick: bool, checkout: Path) -> None:
 
 async def one_session(report: Report, quick: bool) -> None:
     turns, rounds = (60, 3) if quick else (200, 5)
-    with crumb_up() as url, embedded() as floor_server:
-        async with chats(url, 1) as (chat,):
+    with crumb_up() as system, embedded() as floor_server:
+        async with chats(system.url, 1) as (chat,):
             await asyncio.sleep(1.5)  # until the workers have their leases
 
             async def floor() -> dict[str, float]:
@@ -200,7 +228,7 @@ async def one_session(report: Report, quick: bool) -> None:
                 return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
 
             found = await interleaved(
-                rounds, {"turn": partial(talk, chat, turns), "bare streams": floor}, seconds=60
+                rounds, {"turn": partial(talk, system, chat, turns), "bare streams": floor}, seconds=60
             )
     _table(report, "a", f"one session, {turns} turns per round (ms)", found)
     report.verdict(Verdict("p50 of a turn in ms", found["turn"]["p50"].median, 5.0))
@@ -215,8 +243,8 @@ async def one_session(report: Report, quick: bool) -> None:
 
 async def many_sessions(report: Report, quick: bool) -> None:
     sessions, each, rounds = 200, (2 if quick else 5), 3
-    with crumb_up() as url:
-        async with chats(url, 20) as opened:
+    with crumb_up() as system:
+        async with chats(system.url, 20) as opened:
             await asyncio.sleep(1.5)
 
             async def at_once() -> dict[str, float]:
