@@ -24,8 +24,7 @@ import anyio
 
 from breadcrumbs.runtime.backend.address import Address, hide_password, parse_address
 from breadcrumbs.runtime.backend.connection import (
-    BLOCKING_TIMEOUT,
-    BlockingLink,
+    LaneChannels,
     Script,
     ScriptCall,
     raise_first_error,
@@ -34,12 +33,14 @@ from breadcrumbs.runtime.backend.connection import (
 )
 from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import (
+    ChannelHandler,
     Command,
     LinkLost,
     MessageHandler,
     Multiplexer,
     ReplyError,
     SendAll,
+    ShardLink,
     subscribe,
 )
 from breadcrumbs.runtime.errors import StoreReplaced, StoreUnavailable
@@ -217,15 +218,17 @@ class ClusterConnection:
             lanes.setdefault(self._node_of(lane), lane)
         return list(lanes.values())
 
-    async def blocking(self, lane: int) -> BlockingLink:
+    def node_of(self, lane: int) -> object:
+        return self._node_of(lane)
+
+    async def open_channels(self, lane: int, on_message: ChannelHandler) -> LaneChannels:
         node = self._node_of(lane)
-        link = Multiplexer(
-            self._node_address(node),
-            reply_timeout=BLOCKING_TIMEOUT,
-            blocking=True,
-            verify=partial(self._verify, node),
-        )
-        return _ClusterBlockingLink(self, link)
+        try:
+            link = await ShardLink.open(self._node_address(node), on_message, partial(self._verify, node))
+        except (LinkLost, ReplyError) as error:
+            await self.try_refresh_slot_map()
+            raise to_store_error(error) from error
+        return _ClusterChannels(self, link)
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
         # A cluster delivers each message on every node, so any node can be used.
@@ -394,24 +397,24 @@ class ClusterConnection:
             raise
 
 
-class _ClusterBlockingLink:
-    """A `BlockingLink` to the node of one lane. `call` raises `StoreUnavailable` when the lane moves."""
+class _ClusterChannels:
+    """Channels of one node. When they are lost, the slot map is refreshed, because a lane may have moved."""
 
-    def __init__(self, cluster: ClusterConnection, link: Multiplexer) -> None:
+    def __init__(self, cluster: ClusterConnection, link: ShardLink) -> None:
+        self.subscribe = link.subscribe
+        self.unsubscribe = link.unsubscribe
+        self.close = link.close
         self._cluster = cluster
         self._link = link
 
-    async def call(self, command: Command) -> Any:
+    async def wait_lost(self) -> None:
         try:
-            return await self._link.call(command)
+            await self._link.wait_lost()
         except (LinkLost, ReplyError) as error:
             if isinstance(error, ReplyError) and error.code not in _NOT_EXECUTED_CODES:
                 raise to_store_error(error) from error
             await self._cluster.try_refresh_slot_map()
-            raise StoreUnavailable(f"the node no longer serves the lane: {error}") from error
-
-    async def close(self) -> None:
-        await self._link.close()
+            raise StoreUnavailable(f"the node no longer serves a lane: {error}") from error
 
 
 def _parse_redirection(reply: str, replied_by: _NodeAddress) -> tuple[int, _NodeAddress]:

@@ -3,7 +3,7 @@
 Every command has a lane. A standalone server ignores the lane. On a cluster the lane decides the node,
 because all keys of a lane share one hash slot.
 
-Errors: every method of `Connection` and `BlockingLink` raises only `StoreError` and its subclasses:
+Errors: every method of `Connection` and `LaneChannels` raises only `StoreError` and its subclasses:
 
 - `StoreUnavailable`: the link broke, or the server cannot serve the command now. The caller cannot tell
   whether the command was executed.
@@ -25,7 +25,14 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final, Protocol, TypeVar
 
 from breadcrumbs.runtime.backend.identity import StoreIdentity
-from breadcrumbs.runtime.backend.link import Command, LinkClosed, LinkLost, MessageHandler, ReplyError
+from breadcrumbs.runtime.backend.link import (
+    ChannelHandler,
+    Command,
+    LinkClosed,
+    LinkLost,
+    MessageHandler,
+    ReplyError,
+)
 from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 
@@ -112,8 +119,15 @@ class Connection(Protocol):
         """Return one lane per server. Commands to these lanes reach every server once."""
         ...
 
-    async def blocking(self, lane: int) -> BlockingLink:
-        """Open a separate link for commands that block on the server."""
+    def node_of(self, lane: int) -> object:
+        """Return the server of a lane, as a value that can be compared. It can change at any time."""
+        ...
+
+    async def open_channels(self, lane: int, on_message: ChannelHandler) -> LaneChannels:
+        """Open a link to the server of a lane, for the sharded channels of all its lanes.
+
+        `on_message` is called as soon as a message is read, like that of `listen`.
+        """
         ...
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
@@ -141,18 +155,20 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
-class BlockingLink(Protocol):
-    """A link for one reader that blocks on the server."""
+class LaneChannels(Protocol):
+    """Subscriptions to channels of one server."""
 
-    async def call(self, command: Command) -> Any:
-        """Send one command and return its reply. After an error, close the link and open a new one."""
+    def subscribe(self, channel: bytes) -> None:
+        """Begin a subscription. The handler is called with None when the server has confirmed it."""
         ...
 
-    async def close(self) -> None: ...
+    def unsubscribe(self, channel: bytes) -> None: ...
 
+    async def wait_lost(self) -> None:
+        """Wait until the link broke, or the server refused or ended a subscription. Then raise the reason."""
+        ...
 
-BLOCKING_TIMEOUT: Final = 10.0
-"""Seconds without a reply after which a blocking link is lost. Readers block for five seconds at most."""
+    def close(self) -> None: ...
 
 
 def to_store_error(error: LinkLost | ReplyError) -> StoreError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -26,6 +26,8 @@ from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 MessageHandler: TypeAlias = Callable[[bytes], None]
+ChannelHandler: TypeAlias = Callable[[bytes, bytes | None], None]
+"""Called with a channel and a message. None instead of a message: the subscription begins now."""
 SendAll: TypeAlias = Callable[[list[Command]], Awaitable[list[Any]]]
 """Sends commands on one connection. Error replies are returned at their positions."""
 Verify: TypeAlias = Callable[[SendAll], Awaitable[None]]
@@ -69,12 +71,9 @@ class Multiplexer:
         *,
         reply_timeout: float | None = _REPLY_TIMEOUT,
         connect_timeout: float = _CONNECT_TIMEOUT,
-        blocking: bool = False,
         verify: Verify | None = None,
     ) -> None:
-        """Create a link. `blocking`: its commands wait on the server, so their durations are not measured."""
         self.address = address
-        self._replied = STORE_CALLS.replied_late if blocking else STORE_CALLS.replied
         self._reply_timeout = reply_timeout
         self._connect_timeout = connect_timeout
         self._verify = verify
@@ -99,7 +98,7 @@ class Multiplexer:
         reply = await socket.send(command)
         if isinstance(reply, ReplyError):
             raise reply
-        self._replied(time.perf_counter() - began)
+        STORE_CALLS.replied(time.perf_counter() - began)
         return reply
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
@@ -112,7 +111,7 @@ class Multiplexer:
             socket = await self._writable_socket()
         received = await socket.call_all(commands)
         if not isinstance(received[-1], ReplyError):  # a server that is loading its data replies with errors
-            self._replied(time.perf_counter() - began)
+            STORE_CALLS.replied(time.perf_counter() - began)
         return received
 
     async def probe(self, commands: list[Command]) -> list[Any]:
@@ -226,14 +225,65 @@ async def subscribe(
         if verify is not None:
             await verify(socket.call_all)
         await socket.call((b"SUBSCRIBE", channel))
-        while True:
-            replies = socket.reply_count
-            await asyncio.wait([socket.ended], timeout=SILENCE_SECONDS)
-            # PING distinguishes a quiet channel from a dead server.
-            if socket.lost or socket.reply_count == replies:
-                await socket.call((b"PING",))
+        await _wait_lost(socket)
+        raise LinkLost(socket.ended.result())
     finally:
         socket.close()
+
+
+class ShardLink:
+    """Subscriptions to sharded channels of one server, which can be added and removed at any time.
+
+    `wait_lost` ends if the server refuses or ends one subscription, for example because its slot moves. The caller
+    then opens a new link.
+    """
+
+    def __init__(self, socket: _ShardSocket) -> None:
+        self._socket = socket
+
+    @classmethod
+    async def open(cls, address: Address, on_message: ChannelHandler, verify: Verify | None) -> ShardLink:
+        socket = await _connect(
+            address, lambda: _ShardSocket(on_message, SILENCE_SECONDS), timeout=_CONNECT_TIMEOUT
+        )
+        try:
+            if verify is not None:
+                await verify(socket.call_all)
+        except BaseException:
+            socket.close()
+            raise
+        return cls(socket)
+
+    def subscribe(self, channel: bytes) -> None:
+        self._socket.send((b"SSUBSCRIBE", channel)).add_done_callback(self._check)
+
+    def unsubscribe(self, channel: bytes) -> None:
+        self._socket.unsubscribing[channel] += 1
+        self._socket.send((b"SUNSUBSCRIBE", channel)).add_done_callback(self._check)
+
+    def _check(self, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None and isinstance(reply.result(), ReplyError):
+            self._socket.refuse(reply.result())
+
+    async def wait_lost(self) -> None:
+        """Wait until the link is lost. Raises the reason: `LinkLost` or `ReplyError`."""
+        await _wait_lost(self._socket)
+        raise self._socket.refusal or LinkLost(self._socket.ended.result())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def _wait_lost(socket: _Socket) -> None:
+    """Wait until a connection with subscriptions is lost. PING distinguishes quiet channels from a dead server."""
+    while not socket.lost:
+        replies = socket.reply_count
+        await asyncio.wait([socket.ended], timeout=SILENCE_SECONDS)
+        if not socket.lost and socket.reply_count == replies:
+            try:
+                await socket.send((b"PING",))
+            except LinkLost:
+                return
 
 
 def _ignore_exception(reply: asyncio.Future[Any]) -> None:
@@ -389,6 +439,39 @@ class _SubscriberSocket(_Socket):
             self._on_message(reply[2])
         else:
             super()._accept(reply)
+
+
+class _ShardSocket(_Socket):
+    """Connection with subscriptions to sharded channels."""
+
+    def __init__(self, on_message: ChannelHandler, reply_timeout: float) -> None:
+        super().__init__(reply_timeout)
+        self.refusal: ReplyError | None = None
+        self.unsubscribing: Counter[bytes] = Counter()
+        """Channels with unanswered SUNSUBSCRIBE commands."""
+        self._on_message = on_message
+
+    def refuse(self, reason: ReplyError) -> None:
+        self.refusal = self.refusal or reason
+        self.close()
+
+    def _accept(self, reply: Any) -> None:
+        kind = reply[0] if isinstance(reply, list) else None
+        if kind == b"smessage":
+            self._on_message(reply[1], reply[2])
+        elif kind == b"sunsubscribe" and not self._is_requested(reply[1]):
+            # The slot of the channel moves to another node. The server says so without being asked.
+            self.refuse(ReplyError("MOVED the server ended a subscription"))
+        else:
+            super()._accept(reply)
+            if kind == b"ssubscribe":
+                self._on_message(reply[1], None)
+
+    def _is_requested(self, channel: bytes) -> bool:
+        if not self.unsubscribing[channel]:
+            return False
+        self.unsubscribing[channel] -= 1
+        return True
 
 
 _S = TypeVar("_S", bound=_Socket)

@@ -7,8 +7,7 @@ from typing import Any
 
 from breadcrumbs.runtime.backend.address import Address
 from breadcrumbs.runtime.backend.connection import (
-    BLOCKING_TIMEOUT,
-    BlockingLink,
+    LaneChannels,
     Script,
     ScriptCall,
     raise_first_error,
@@ -17,13 +16,14 @@ from breadcrumbs.runtime.backend.connection import (
 )
 from breadcrumbs.runtime.backend.identity import StoreIdentity
 from breadcrumbs.runtime.backend.link import (
+    ChannelHandler,
     Command,
     LinkLost,
     MessageHandler,
     Multiplexer,
     ReplyError,
     SendAll,
-    Verify,
+    ShardLink,
     subscribe,
 )
 from breadcrumbs.runtime.errors import StoreReplaced
@@ -74,8 +74,14 @@ class StandaloneConnection:
     def node_lanes(self) -> list[int]:
         return [0]
 
-    async def blocking(self, lane: int) -> BlockingLink:
-        return StandaloneBlockingLink(self.address, verify=self._verify)
+    def node_of(self, lane: int) -> object:
+        return self.address
+
+    async def open_channels(self, lane: int, on_message: ChannelHandler) -> LaneChannels:
+        try:
+            return StandaloneChannels(await ShardLink.open(self.address, on_message, self._verify))
+        except (LinkLost, ReplyError) as error:
+            raise to_store_error(error) from error
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
         try:
@@ -104,19 +110,17 @@ class StandaloneConnection:
             self._identity.check_meta(found)
 
 
-class StandaloneBlockingLink:
-    """A `BlockingLink` to one server."""
+class StandaloneChannels:
+    """Channels of a single server."""
 
-    def __init__(
-        self, address: Address, *, reply_timeout: float = BLOCKING_TIMEOUT, verify: Verify | None = None
-    ) -> None:
-        self._link = Multiplexer(address, reply_timeout=reply_timeout, blocking=True, verify=verify)
+    def __init__(self, link: ShardLink) -> None:
+        self.subscribe = link.subscribe
+        self.unsubscribe = link.unsubscribe
+        self.close = link.close
+        self._link = link
 
-    async def call(self, command: Command) -> Any:
+    async def wait_lost(self) -> None:
         try:
-            return await self._link.call(command)
+            await self._link.wait_lost()
         except (LinkLost, ReplyError) as error:
             raise to_store_error(error) from error
-
-    async def close(self) -> None:
-        await self._link.close()

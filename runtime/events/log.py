@@ -1,4 +1,4 @@
-"""Reads the event logs, which are Redis streams: positions, ranges and blocking reads.
+"""Reads the event logs, which are Redis streams: positions, ranges and announcements.
 
 A `Position` is one time per lane: all events up to it have been seen. Clients get it encrypted as the `id:` of a
 server-sent event (see positions.py), so that they can resume at any process without losing events.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from breadcrumbs.runtime.backend.connection import BlockingLink, Connection
+from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.events.event import Event, decode_event
 from breadcrumbs.runtime.store.keys import Keys
 
@@ -37,15 +38,30 @@ class EventLog:
         """Return the position up to which events may have been trimmed."""
         return await self._read_times(self._keys.trimmed)
 
-    async def wait(
-        self, link: BlockingLink, position: Mapping[int, int], *, block_ms: int, count: int = 512
-    ) -> list[Event]:
-        """Return the next events after a position, ordered by time. Wait up to `block_ms` for the first one."""
-        streams = [self._streams[lane] for lane in position]
-        after = [b"%d-0" % at for at in position.values()]
-        reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
+    def channel(self, lane: int) -> bytes:
+        """Return the channel on which the events of a lane are announced. It has the name of the stream."""
+        return self._streams[lane]
+
+    def decode_announcement(self, channel: bytes, message: bytes) -> tuple[int, Event]:
+        """Decode an announcement: the time of the last event of the lane before, and the event."""
+        before, at, payload = message.split(b" ", 2)
+        return int(before), decode_event(self._lane_of[channel], at, payload)
+
+    def lane_of(self, channel: bytes) -> int:
+        """Return the lane of a channel."""
+        return self._lane_of[channel]
+
+    async def after(self, position: Mapping[int, int], *, count: int) -> list[Event]:
+        """Return the next events after a position, ordered by time. Each lane returns up to `count` events."""
+        commands: list[tuple[int, Command]] = []
+        for group in self._connection.reader_groups():
+            if lanes := [lane for lane in group if lane in position]:
+                streams = [self._streams[lane] for lane in lanes]
+                times = [b"%d-0" % position[lane] for lane in lanes]
+                commands.append((lanes[0], (b"XREAD", b"COUNT", count, b"STREAMS", *streams, *times)))
         events = [
             decode_event(self._lane_of[stream], entry[0], entry[1][1])
+            for reply in await self._connection.call_all(commands)
             for stream, entries in reply or ()
             for entry in entries
         ]

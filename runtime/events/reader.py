@@ -1,8 +1,9 @@
-"""One blocking read of the event logs, shared by all followers of a process.
+"""One read of each lane's events, shared by all followers of a process.
 
 A process can contain a context builder, an agent runner and an event hub. Each follows its own lanes from its own
-position at its own speed, and one XREAD serves all of them. A follower is behind the shared read if it starts at an old
-position or does not take its events. It then reads for itself until it has caught up, and does not delay the others.
+position at its own speed, and one reader per server serves all of them (see node_reader.py). A follower is behind the
+shared read if it starts at an old position or does not take its events. It then reads for itself until it has caught
+up, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -13,27 +14,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
-import anyio
-import anyio.lowlevel
 import structlog
 
-from breadcrumbs.runtime.backend.connection import BlockingLink
-from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import EventLog
+from breadcrumbs.runtime.events.node_reader import NodeReader
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
 _log = structlog.get_logger("breadcrumbs.events")
 
 T = TypeVar("T")
 
-_BLOCK_MS: Final = 5_000
-_FIRST_RETRY_SECONDS: Final = 0.05
-_MAX_RETRY_SECONDS: Final = 1.0
 _MAX_BUFFERED_EVENTS: Final = 4_096
 """Events that a follower can buffer. With more it leaves the shared read and reads for itself."""
-_MAX_DIRECT_EVENTS: Final = 8  # a larger batch goes through the buffers, so that other tasks can run
 
 
 @dataclass(eq=False, slots=True)
@@ -50,12 +43,21 @@ class _LanePosition(Generic[T]):
     """Whether the follower takes part in the shared read of this lane."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _SharedLane:
     """A lane of the shared read and its followers."""
 
     position: int
+    node: object
+    """Server that has the lane, see `Connection.node_of`."""
     followers: list[_LanePosition[Any]] = field(default_factory=list)
+
+    def take(self, event: Event, *, direct: bool) -> None:
+        self.position = event.at
+        for position in list(self.followers):
+            if event.at > position.after:
+                position.after = event.at
+                position.follower.deliver(event, position, direct=direct)
 
 
 class EventReader:
@@ -65,12 +67,9 @@ class EventReader:
         self._connection = store.connection
         self.log = EventLog(store.connection, store.keys)
         self._lanes: dict[int, _SharedLane] = {}
-        # asyncio tasks without a task group, because one follower starts them and another can end them.
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        """Read tasks, by the first lane of their group (see `Connection.reader_groups`)."""
-        self._blocked: set[int] = set()
-        """Groups whose task is waiting in XREAD, by their first lane."""
-        self._cancelled: set[asyncio.Task[None]] = set()
+        self._nodes: dict[object, NodeReader] = {}
+        """Readers of the servers, by server."""
+        self._ending: set[asyncio.Task[None]] = set()
         """Cancelled tasks that have not ended. `close` waits for them."""
 
     async def __aenter__(self) -> Self:
@@ -81,10 +80,12 @@ class EventReader:
 
     def join(self, position: _LanePosition[T]) -> bool:
         """Add a follower to the shared read. Return False if it is behind and would miss events."""
-        lane = self._lanes.get(position.lane)
+        number = position.lane
+        lane = self._lanes.get(number)
         if lane is None:
-            lane = self._lanes[position.lane] = _SharedLane(position.after)
-            self._start_reading(position.lane)
+            lane = _SharedLane(position.after, self._connection.node_of(number))
+            self._lanes[number] = lane
+            self._start_reading(number, lane)
         elif position.after < lane.position:
             return False
         lane.followers.append(position)
@@ -100,7 +101,7 @@ class EventReader:
         lane.followers.remove(position)
         if not lane.followers:
             del self._lanes[position.lane]
-            self._stop_if_unused(position.lane)
+            self._stop_reading(position.lane, lane)
 
     def positions(self, lanes: Iterable[int]) -> dict[int, int]:
         """Return the positions of the shared read in some of its lanes."""
@@ -108,85 +109,45 @@ class EventReader:
 
     async def close(self) -> None:
         """Stop reading."""
-        for task in self._tasks.values():
-            self._cancel(task)
-        self._tasks.clear()
-        await asyncio.gather(*self._cancelled, return_exceptions=True)
+        for node in list(self._nodes):
+            self._stop_node(node)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
-    # Reading
+    def _start_reading(self, number: int, lane: _SharedLane) -> None:
+        node = self._nodes.get(lane.node)
+        if node is None:
+            node = self._nodes[lane.node] = NodeReader(self._connection, self.log, self._follow_moves)
+        node.add(number, lane)
 
-    def _group_of(self, lane: int) -> list[int]:
-        return next(group for group in self._connection.reader_groups() if lane in group)
+    def _stop_reading(self, number: int, lane: _SharedLane) -> None:
+        if (node := self._nodes.get(lane.node)) is not None:
+            node.remove(number)
+            if not node.lanes:
+                self._stop_node(lane.node)
 
-    def _start_reading(self, lane: int) -> None:
-        group = self._group_of(lane)
-        if group[0] in self._blocked:
-            # The running XREAD does not include this lane, so restart it. Events lost with it are read again.
-            self._stop_task(group)
-        if group[0] not in self._tasks:
-            self._tasks[group[0]] = asyncio.create_task(self._read_group(group))
+    def _stop_node(self, node: object) -> None:
+        for task in self._nodes.pop(node).stop():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
-    def _stop_if_unused(self, lane: int) -> None:
-        group = self._group_of(lane)
-        if self._lanes.keys().isdisjoint(group) and group[0] in self._tasks:
-            self._stop_task(group)
-
-    def _stop_task(self, group: list[int]) -> None:
-        self._blocked.discard(group[0])
-        self._cancel(self._tasks.pop(group[0]))
-
-    def _cancel(self, task: asyncio.Task[None]) -> None:
-        self._cancelled.add(task)
-        task.add_done_callback(self._cancelled.discard)
-        task.cancel()
-
-    async def _read_group(self, group: list[int]) -> None:
-        wait = _FIRST_RETRY_SECONDS
-        while True:
-            link = await self._connection.blocking(group[0])
-            try:
-                while True:
-                    await self._read_once(link, group)
-                    wait = _FIRST_RETRY_SECONDS
-            except StoreError as error:
-                # The positions do not change, so no event is lost, regardless of the length of the outage.
-                log_store_error(_log, "reading events failed, retrying", error, wait=wait)
-            except Exception:
-                _log.exception("reading events failed, retrying", wait=wait)
-            finally:
-                await link.close()
-            self._blocked.discard(group[0])
-            await anyio.sleep(wait)
-            wait = min(_MAX_RETRY_SECONDS, wait * 2)
-
-    async def _read_once(self, link: BlockingLink, group: list[int]) -> None:
-        lanes = {number: lane for number in group if (lane := self._lanes.get(number)) is not None}
-        self._blocked.add(group[0])
-        events = await self.log.wait(
-            link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
-        )
-        # Let the tasks of this process whose writes caused these events run first. They put the breadcrumb into the
-        # write cache, which saves the hub one read per answer.
-        await anyio.lowlevel.checkpoint()
-        self._blocked.discard(group[0])
-        direct = len(events) <= _MAX_DIRECT_EVENTS
-        for event in events:
-            lane = lanes[event.lane]
-            lane.position = event.at
-            for position in list(lane.followers):
-                if event.at > position.after:
-                    position.after = event.at
-                    position.follower.deliver(event, position, direct=direct)
+    def _follow_moves(self) -> None:
+        """Read each lane that has moved on its new server, from its position."""
+        for number, lane in self._lanes.items():
+            node = self._connection.node_of(number)
+            if node != lane.node:
+                self._stop_reading(number, lane)
+                lane.node = node
+                self._start_reading(number, lane)
 
 
 class Follower(Generic[T]):
     """Follows lanes. Each event is delivered once, in the order of its lane, with the note passed to `follow`."""
 
-    def __init__(self, reader: EventReader, handle_now: Callable[[Event], bool] | None = None) -> None:
+    def __init__(self, reader: EventReader, handle_now: Callable[[Event, T], bool] | None = None) -> None:
         """Create a follower that follows no lane.
 
-        `handle_now` is called with an event as soon as it is read, if the buffer is empty. If it returns True, the
-        event is handled and `next` does not return it.
+        `handle_now` is called with an event and its note as soon as the event is read, if the buffer is empty. If it
+        returns True, the event is handled and `next` does not return it.
         """
         self._reader = reader
         self._handle_now = handle_now
@@ -263,7 +224,7 @@ class Follower(Generic[T]):
 
     def deliver(self, event: Event, position: _LanePosition[T], *, direct: bool) -> None:
         """Pass an event of the shared read to this follower."""
-        if direct and self._idle and not self._buffer and self._is_handled(event):
+        if direct and self._idle and not self._buffer and self._is_handled(event, position.note):
             return
         if len(self._buffer) >= _MAX_BUFFERED_EVENTS:
             # The follower catches up later, from this event on.
@@ -273,9 +234,9 @@ class Follower(Generic[T]):
             self._buffer.append((event, position))
         self._ready.set()
 
-    def _is_handled(self, event: Event) -> bool:
+    def _is_handled(self, event: Event, note: T) -> bool:
         try:
-            return self._handle_now is not None and self._handle_now(event)
+            return self._handle_now is not None and self._handle_now(event, note)
         except Exception:
             # The shared read must not stop. `next` returns the event instead.
             _log.exception("immediate handling of an event failed")

@@ -195,7 +195,7 @@ class EventHub:
         finally:
             follower.leave_all()
 
-    def _deliver_now(self, event: Event) -> bool:
+    def _deliver_now(self, event: Event, _: None) -> bool:
         """Deliver an event as soon as it is read.
 
         Return False if its breadcrumb must be loaded first.

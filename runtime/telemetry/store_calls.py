@@ -61,11 +61,6 @@ class StoreCalls:
         if not self._settled:
             self._settle()
 
-    def replied_late(self, _: float) -> None:
-        """Count a reply to a command that waits on the server. Its duration says nothing about the store."""
-        if not self._settled:
-            self._settle()
-
     def failed(self, error: StoreError) -> None:
         """Count a failed call. The first failure of an outage is logged."""
         reason = _reason(error)

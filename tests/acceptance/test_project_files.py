@@ -641,10 +641,20 @@ async def test_the_documented_rights_of_a_redis_user_are_enough() -> None:
             await store.update(owner, written.id, BreadcrumbUpdate(title="Changed"))
             assert len(await store.history(owner, written.id)) == 2
             assert [crumb.id for crumb in (await store.list(owner, Query())).items] == [written.id]
-            link = await store.connection.blocking(0)
             start = dict.fromkeys(range(store.lanes), 0)
-            assert len(await log_of(store).wait(link, start, block_ms=100)) == 2
-            await link.close()
+            assert len(await log_of(store).after(start, count=10)) == 2
+            announced: asyncio.Queue[bytes | None] = asyncio.Queue()
+            channels = await store.connection.open_channels(
+                0, lambda _, message: announced.put_nowait(message)
+            )
+            for lane in range(store.lanes):
+                channels.subscribe(log_of(store).channel(lane))
+            async with asyncio.timeout(10):
+                for _ in range(store.lanes):
+                    assert await announced.get() is None
+                await store.create(owner, BreadcrumbCreate(tags=["session:other"]))
+                assert await announced.get() is not None
+            channels.close()
             heard: asyncio.Queue[bytes] = asyncio.Queue()
             listening = asyncio.create_task(store.connection.listen(store.keys.deltas(), heard.put_nowait))
             async with asyncio.timeout(10):

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
+import anyio
 import anyio.to_thread
 import pytest
 from redis import Redis
@@ -20,10 +21,12 @@ from redis.crc import key_slot
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.events.reader import Follower
 from breadcrumbs.runtime.schema_names import STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 from tests.store.keyspace import events, keyspace, lane_of
+from tests.support.events import log_of, reader_of
 from tests.support.servers import PRIMARIES, SLOTS, Cluster, Server
 
 _T = TypeVar("_T")
@@ -288,25 +291,15 @@ async def test_the_store_recovers_after_a_primary_is_killed() -> None:
                     await asyncio.sleep(0.01)
 
             async def follow() -> None:
-                """A reader of events, as the product has it: after a lost link it comes again."""
-                link = await store.connection.blocking(lane)
-                after = b"$"
+                """Note the events of the lane, as a worker does."""
+                follower: Follower[None] = Follower(reader_of(store))
+                follower.follow(lane, (await log_of(store).end())[lane], None)
                 while running:
-                    try:
-                        reply = await link.call(
-                            (b"XREAD", b"BLOCK", 500, b"STREAMS", store.keys.events(lane), after)
-                        )
-                    except StoreUnavailable:
-                        await link.close()
-                        await asyncio.sleep(0.05)
-                        link = await store.connection.blocking(lane)
-                        continue
-                    if reply is not None:
-                        seen.extend(stamp for stamp, _ in reply[0][1])
-                        after = seen[-1]
-                await link.close()
+                    with anyio.move_on_after(0.5):
+                        seen.extend([event.at for event, _ in await follower.next()])
+                follower.leave_all()
 
-            seen: list[bytes] = []
+            seen: list[int] = []
             async with asyncio.TaskGroup() as group:
                 for task in (write(0), write(1), read(), read(), follow()):
                     group.create_task(task)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Awaitable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +18,7 @@ from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import CommandRefused, StartupError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
+from tests.support.conversations import eventually
 from tests.support.servers import Cluster, Server
 
 
@@ -141,16 +144,10 @@ async def test_a_cluster_connection_raises_one_error_and_not_a_group(cluster_ser
 
 async def test_listeners_and_readers_raise_the_errors_of_the_store(standalone_server: Server) -> None:
     connection = StandaloneConnection(Address(port=1), lanes=1)
-    link = await connection.blocking(0)
     with pytest.raises(StoreUnavailable, match="cannot reach"):
         await connection.listen(b"channel", lambda message: None)
     with pytest.raises(StoreUnavailable, match="cannot reach"):
-        await link.call((b"PING",))
-    await link.close()
-    link = await StandaloneConnection(parse_address(standalone_server.url), lanes=1).blocking(0)
-    with pytest.raises(StoreError, match="unknown command"):
-        await link.call((b"NONSENSE",))
-    await link.close()
+        await connection.open_channels(0, lambda channel, message: None)
 
 
 async def test_a_channel_without_permission_is_refused() -> None:
@@ -160,19 +157,51 @@ async def test_a_channel_without_permission_is_refused() -> None:
         connection = StandaloneConnection(address, lanes=1)
         with pytest.raises(CommandRefused, match="NOPERM"):
             await connection.listen(b"channel", lambda message: None)
+        channels = await connection.open_channels(0, lambda channel, message: None)
+        channels.subscribe(b"channel")
+        with pytest.raises(CommandRefused, match="NOPERM"):
+            await channels.wait_lost()
         await connection.close()
 
 
-async def test_readers_of_a_cluster_raise_the_errors_of_the_store(cluster_server: Cluster) -> None:
+async def test_channels_can_be_added_and_removed(standalone_server: Server) -> None:
+    connection = StandaloneConnection(parse_address(standalone_server.url), lanes=1)
+    heard: list[tuple[bytes, bytes | None]] = []
+    channels = await connection.open_channels(0, lambda channel, message: heard.append((channel, message)))
+    for channel in (b"one", b"two", b"one"):
+        channels.subscribe(channel)
+    await eventually(lambda: _is(len(heard) == 3), "not subscribed")
+    channels.unsubscribe(b"one")
+    await eventually(
+        lambda: _is_not(connection.call(0, b"SPUBLISH", b"one", b"unheard")), "it is still subscribed"
+    )
+    heard.clear()
+    await connection.call(0, b"SPUBLISH", b"two", b"heard")
+    await eventually(lambda: _is(bool(heard)), "nothing heard")
+    assert heard == [(b"two", b"heard")]
+    channels.close()
+    with pytest.raises(StoreUnavailable):
+        await channels.wait_lost()
+    await connection.close()
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def _is_not(value: Awaitable[Any]) -> bool:
+    return not await value
+
+
+async def test_the_channel_of_another_node_ends_the_link(cluster_server: Cluster) -> None:
     cluster_server.flush()
     store = await Store.open(cluster_server.url)
-    link = await store.connection.blocking(0)
-    with pytest.raises(StoreError, match="wrong number of arguments"):
-        await link.call((b"GET",))
+    channels = await store.connection.open_channels(0, lambda channel, message: None)
     elsewhere = store.connection.node_lanes()[1]
+    channels.subscribe(store.keys.events(elsewhere))
     with pytest.raises(StoreUnavailable, match="MOVED"):
-        await link.call((b"GET", store.keys.prefix(elsewhere)))
-    await link.close()
+        await channels.wait_lost()
+    channels.close()
     await store.close()
 
 

@@ -35,7 +35,7 @@ class Listener:
     """Follows lanes and notes what comes."""
 
     def __init__(
-        self, store: Store, take: Callable[[Event], bool] | None = None, *, pause: float = 0
+        self, store: Store, take: Callable[[Event, str], bool] | None = None, *, pause: float = 0
     ) -> None:
         self.pause = pause
         self.follower: Follower[str] = Follower(reader_of(store), take)
@@ -99,7 +99,7 @@ async def test_events_arrive_once_and_in_order_with_both_delivery_methods(store:
     at_once = 0
     dice = random.Random(1)
 
-    def take(event: Event) -> bool:
+    def take(event: Event, _: str) -> bool:
         nonlocal at_once
         match dice.randrange(3):
             case 0:
@@ -134,12 +134,12 @@ async def test_all_followers_share_one_reader(store: Store) -> None:
     for listener in listeners:
         await listener.has_heard(written)
     clients = (await store.connection.call(0, b"CLIENT", b"LIST")).decode()
-    assert clients.count("cmd=xread") == 1
+    assert clients.count("cmd=ssubscribe") == 1
     for listener in listeners:
         await listener.end()
 
     async def nobody_reads() -> bool:
-        return b"cmd=xread" not in await store.connection.call(0, b"CLIENT", b"LIST")
+        return b"subscribe" not in await store.connection.call(0, b"CLIENT", b"LIST")
 
     await eventually(nobody_reads, "a read continues without followers", SOON)
 

@@ -58,20 +58,16 @@ async def test_concurrent_writes_after_a_restart_without_data_are_all_refused() 
 async def test_readers_and_listeners_also_check_the_identity() -> None:
     with Server() as server:
         async with opened(server.url) as store:
-            link = await store.connection.blocking(0)
-            assert await link.call((b"PING",))
+            channels = await store.connection.open_channels(0, lambda channel, message: None)
             server.kill()
+            with pytest.raises(StoreUnavailable):
+                await channels.wait_lost()
             await anyio.to_thread.run_sync(server.start)
-            # The first call can still notice the broken link.
-            for _ in range(2):
-                with pytest.raises(StoreUnavailable):
-                    await link.call((b"SET", b"read", b"1"))
             with pytest.raises(StoreReplaced):
-                await link.call((b"SET", b"read", b"1"))
+                await store.connection.open_channels(0, lambda channel, message: None)
             with pytest.raises(StoreReplaced):
                 await store.connection.listen(b"channel", lambda message: None)
             assert keys_on(server) == 0
-            await link.close()
 
 
 async def test_a_connection_continues_when_the_identity_is_back() -> None:

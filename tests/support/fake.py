@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall, to_store_error
 from breadcrumbs.runtime.backend.identity import StoreIdentity
-from breadcrumbs.runtime.backend.link import Command, LinkLost, ReplyError
+from breadcrumbs.runtime.backend.link import ChannelHandler, Command, LinkLost, ReplyError
 
 
 class FakeConnection:
@@ -69,8 +69,11 @@ class FakeConnection:
     def node_lanes(self) -> list[int]:
         return [0]
 
-    async def blocking(self, lane: int) -> FakeBlockingLink:
-        return FakeBlockingLink(self.server)
+    def node_of(self, lane: int) -> object:
+        return 0
+
+    async def open_channels(self, lane: int, on_message: ChannelHandler) -> FakeChannels:
+        return FakeChannels(self.server, on_message)
 
     async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         async with _client(self.server).pubsub() as channels:
@@ -91,22 +94,33 @@ class FakeConnection:
         await self._client.aclose()
 
 
-class FakeBlockingLink:
-    """Use a separate client, so that a blocking read does not delay others."""
+class FakeChannels:
+    """Subscriptions to sharded channels, with a client of their own."""
 
-    def __init__(self, server: FakeServer) -> None:
-        self._client = _client(server)
+    def __init__(self, server: FakeServer, on_message: ChannelHandler) -> None:
+        self._channels = _client(server).pubsub()
+        self._on_message = on_message
+        self._changes: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
-    async def call(self, command: Command) -> Any:
-        try:
-            return await self._client.execute_command(*command)
-        except ConnectionError as error:
-            raise to_store_error(LinkLost(str(error))) from error
-        except ResponseError as error:
-            raise to_store_error(_reply_error(error)) from error
+    def subscribe(self, channel: bytes) -> None:
+        self._changes.put_nowait(("ssubscribe", channel))
 
-    async def close(self) -> None:
-        await self._client.aclose()
+    def unsubscribe(self, channel: bytes) -> None:
+        self._changes.put_nowait(("sunsubscribe", channel))
+
+    async def wait_lost(self) -> None:
+        async with self._channels as channels:
+            while True:
+                while not self._changes.empty() or not channels.subscribed:
+                    change, channel = await self._changes.get()
+                    await getattr(channels, change)(channel)
+                message = await channels.get_message(timeout=0.01)
+                if message is not None and message["type"] in ("ssubscribe", "smessage"):
+                    body = None if message["type"] == "ssubscribe" else message["data"]
+                    self._on_message(message["channel"], body)
+
+    def close(self) -> None:
+        pass
 
 
 def _client(server: FakeServer) -> Any:

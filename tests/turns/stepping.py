@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Script, ScriptCall
+from breadcrumbs.runtime.backend.connection import Connection, LaneChannels, Script, ScriptCall
 from breadcrumbs.runtime.backend.identity import StoreIdentity
-from breadcrumbs.runtime.backend.link import Command
+from breadcrumbs.runtime.backend.link import ChannelHandler, Command
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.lane import Lane, SessionKey
@@ -72,8 +72,11 @@ class SteppedConnection:
     def node_lanes(self) -> list[int]:
         return self._inner.node_lanes()
 
-    async def blocking(self, lane: int) -> BlockingLink:
-        return await self._inner.blocking(lane)
+    def node_of(self, lane: int) -> object:
+        return self._inner.node_of(lane)
+
+    async def open_channels(self, lane: int, on_message: ChannelHandler) -> LaneChannels:
+        return await self._inner.open_channels(lane, on_message)
 
     async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         await self._inner.listen(channel, on_message)

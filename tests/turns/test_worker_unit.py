@@ -14,9 +14,12 @@ from typing import Any
 import anyio
 import pytest
 
+from breadcrumbs.runtime.backend import link
 from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.connection import LaneChannels
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.standalone import StandaloneBlockingLink
+from breadcrumbs.runtime.backend.link import ChannelHandler
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
@@ -657,24 +660,28 @@ async def test_a_reader_reconnects_when_its_server_is_silent(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that vanishes does not close its connections."""
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.3)
     silent = socket.create_server(("127.0.0.1", 0))  # the kernel accepts connections, and no process replies
     host, port = silent.getsockname()
-    blocking = store.connection.blocking
+    elsewhere = StandaloneConnection(parse_address(f"redis://{host}:{port}"), lanes=1)
+    open_channels = store.connection.open_channels
     opened_links = 0
 
-    async def first_one_is_silent(lane: int) -> Any:
+    async def first_one_is_silent(lane: int, on_message: ChannelHandler) -> LaneChannels:
         nonlocal opened_links
         opened_links += 1
-        if opened_links > 1:
-            return await blocking(lane)
-        return StandaloneBlockingLink(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
+        return await (open_channels if opened_links > 1 else elsewhere.open_channels)(lane, on_message)
 
-    monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
+    monkeypatch.setattr(store.connection, "open_channels", first_one_is_silent)
     chat = Chat(store)
     async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=2)):
         await chat.say("s", "hello")
         await eventually(lambda: all_done(chat, "s", 1), "it waits for ever")
-    assert opened_links == 2
+
+        async def opened_again() -> bool:
+            return opened_links == 2
+
+        await eventually(opened_again, "it listens to a silent server")
     silent.close()
 
 

@@ -29,7 +29,10 @@ local stamp = string.format('%.0f', now)
 -- A failure before this time is no longer the outcome of the message. The last 100 retries of the session are kept.
 local retried = ARGV[2] ~= ''
   and string.sub(ARGV[2] .. stamp .. (redis.call('HGET', KEYS[1], 'retried') or ''), 1, 3200)
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'r' .. ARGV[1])
+local event = 'r' .. ARGV[1]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 if retried then redis.call('HSET', KEYS[1], 'retried', retried) end
 for i = 4, #KEYS do redis.call('HDEL', KEYS[i], ARGV[i]) end

@@ -23,7 +23,10 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local last = tonumber(redis.call('GET', KEYS[5]) or 0)
 if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
-redis.call('XADD', KEYS[4], stamp .. '-0', 'e', 's' .. ARGV[1] .. string.rep('\0', 16) .. session[1] .. ' ' .. ARGV[3])
+local event = 's' .. ARGV[1] .. string.rep('\0', 16) .. session[1] .. ' ' .. ARGV[3]
+redis.call('XADD', KEYS[4], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[4], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[5], stamp)
 redis.call('HSET', KEYS[1], 'closing', stamp)
 redis.call('DEL', KEYS[7])

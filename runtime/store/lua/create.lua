@@ -129,7 +129,10 @@ if #ARGV > 18 then
   end
 end
 
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. ARGV[2] .. ARGV[1] .. '1 ' .. ARGV[8])
+local event = 'c' .. ARGV[2] .. ARGV[1] .. '1 ' .. ARGV[8]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
 for i = 11, #KEYS do redis.call('ZADD', KEYS[i], stamp, ARGV[1]) end

@@ -45,7 +45,10 @@ local stamp = string.format('%.0f', now)
 -- Read before the first write: during slot migration a key that became empty counts as already moved, and reading it
 -- would abort the script halfway.
 local last_of_schema = redis.call('ZCARD', KEYS[11]) == 1
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. ARGV[4])
+local event = 'd' .. member .. version .. ' ' .. ARGV[4]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('DEL', KEYS[1], KEYS[6])
 redis.call('ZREM', KEYS[7], ARGV[1])

@@ -30,7 +30,10 @@ local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
 local member = ARGV[2] .. ARGV[1]
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. member .. ARGV[4] .. ' ' .. ARGV[9])
+local event = 'c' .. member .. ARGV[4] .. ' ' .. ARGV[9]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], ARGV[3])
 local changes = 2 * tonumber(ARGV[11])

@@ -56,7 +56,10 @@ end
 -- Read before the first write, as in delete.lua.
 local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[12]) == 1
 
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. next_version .. ' ' .. ARGV[8])
+local event = 'u' .. member .. next_version .. ' ' .. ARGV[8]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
+-- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
+redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('HSET', KEYS[6], version, ARGV[12] ~= '' and ARGV[12] or old)
 redis.call('SET', KEYS[1],

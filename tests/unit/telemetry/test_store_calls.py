@@ -41,7 +41,6 @@ def test_an_outage_is_two_lines_with_its_duration(clock: Clock) -> None:
         calls.replied(0.001)
         assert metrics.STORE_UP._value.get() == 0
         clock.now += QUIET_SECONDS
-        calls.replied_late(5.0)
         calls.replied(0.001)
     assert [line["event"] for line in lines] == ["store lost", "store back"]
     assert lines[1]["seconds"] == pytest.approx(10.6) and lines[1]["failed_calls"] == 31
