@@ -143,18 +143,35 @@ class ClusterConnection:
     async def _call_group(
         self, node: _NodeAddress, group: list[tuple[int, Command | ScriptCall]]
     ) -> list[Any]:
-        """Send commands to one node together. Retry those that it did not execute, one by one.
+        """Send commands to one node together. Retry those that it did not execute.
 
-        Script calls are retried after any error, because they are read-only.
+        Script calls are retried after any error, because they may run twice. The commands of one lane are retried in
+        their order. Lanes are independent, so that one lane that cannot be reached does not delay the others.
         """
         replies = await self._call_node(node, [to_command(command) for _, command in group])
+        failed: dict[int, list[int]] = {}
         for index, (lane, command) in enumerate(group):
-            if not isinstance(reply := replies[index], ReplyError):
-                continue
-            if isinstance(command, ScriptCall):
-                replies[index] = await self.run(lane, command.script, command.keys, command.args)
-            elif reply.code in _NOT_EXECUTED_CODES:
-                replies[index] = await self.call(lane, *command)
+            reply = replies[index]
+            if isinstance(reply, ReplyError) and (
+                isinstance(command, ScriptCall) or reply.code in _NOT_EXECUTED_CODES
+            ):
+                failed.setdefault(lane, []).append(index)
+
+        async def retry(lane: int, indexes: list[int]) -> None:
+            for index in indexes:
+                command = group[index][1]
+                if isinstance(command, ScriptCall):
+                    replies[index] = await self.run(lane, command.script, command.keys, command.args)
+                else:
+                    replies[index] = await self.call(lane, *command)
+
+        if failed:
+            results = await asyncio.gather(
+                *(retry(lane, indexes) for lane, indexes in failed.items()), return_exceptions=True
+            )
+            for failure in results:
+                if failure is not None:
+                    raise failure
         return replies
 
     async def _send(self, lane: int, command: Command, *, retry_split: bool = False) -> Any:

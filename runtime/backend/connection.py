@@ -77,7 +77,7 @@ def _script_folder() -> Traversable:
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """A call of a read-only script, for `Connection.call_all`."""
+    """A call of a script that may run twice, for `Connection.call_all`. Most of these scripts only read."""
 
     script: Script
     keys: list[bytes]

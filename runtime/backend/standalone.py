@@ -49,8 +49,8 @@ class StandaloneConnection:
             replies = await self._link.call_all([to_command(command) for _, command in commands])
         except (LinkLost, ReplyError) as error:  # a `ReplyError` here comes from the login
             raise to_store_error(error) from error
-        # A script call usually fails because the server does not have the script. `run` loads it. Only read-only
-        # scripts are called here, so a second run is safe.
+        # A script call usually fails because the server does not have the script. `run` loads it. Only scripts that may
+        # run twice are called here.
         for index, (lane, command) in enumerate(commands):
             if isinstance(replies[index], ReplyError) and isinstance(command, ScriptCall):
                 replies[index] = await self.run(lane, command.script, command.keys, command.args)

@@ -6,7 +6,7 @@ Takes lanes, renews their leases, saves their progress, and drops lanes whose le
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -48,15 +48,24 @@ class HeldLanes:
         """Return whether the lane is held, without contacting the server."""
         return self.by_number.get(lane.number) is lane
 
-    async def take(self, number: int) -> None:
-        """Take a lane if no other worker holds it, and follow its events."""
-        requested_at = time.monotonic()
-        lease = await self._leases.take(number)
-        if lease is None:
-            return
-        progress = await self._leases.progress(number)
-        held_until = requested_at + self._leases.seconds
-        lane = Lane.from_progress(lease, self._leases, progress, held_until=held_until)
+    async def take(self, numbers: Sequence[int]) -> None:
+        """Take the lanes that no other worker holds, and follow their events.
+
+        The lanes of a server are taken in two round trips. The time does not grow with their number.
+        """
+        await run_all(self._take, self._leases.by_server(numbers))
+
+    async def _take(self, numbers: list[int]) -> None:
+        held_until = time.monotonic() + self._leases.seconds
+        leases = await self._leases.take_all(numbers)
+        progress = await self._leases.progress_of([lease.lane for lease in leases])
+        lanes = [
+            Lane.from_progress(lease, self._leases, one, held_until=held_until)
+            for lease, one in zip(leases, progress, strict=True)
+        ]
+        await run_all(self._begin, lanes)
+
+    async def _begin(self, lane: Lane) -> None:
         try:
             await self._count_losses(lane)
         except LeaseLost:
@@ -64,12 +73,13 @@ class HeldLanes:
         if self.closed:
             await self.save_progress(lane, release=True)
             return
+        number, taken_from = lane.number, lane.lease.taken_from
         self.by_number[number] = lane
         self._follower.follow(number, lane.position, lane)
         _log.debug("lane taken", kind=self._leases.kind, lane=number, low=lane.position)
-        if lease.taken_from:
+        if taken_from:
             self._metrics.takeovers.inc()
-            self._taken_from.setdefault(lease.taken_from, []).append(number)
+            self._taken_from.setdefault(taken_from, []).append(number)
 
     async def _count_losses(self, lane: Lane) -> None:
         """Count a loss for each event whose handler the previous worker did not finish."""
@@ -82,24 +92,30 @@ class HeldLanes:
         lane.attempts.update(blamed)
 
     async def renew_all(self) -> None:
-        """Renew all leases and save the progress of the lanes.
+        """Renew all leases, in one round trip per server, and save the progress of the lanes."""
+        await run_all(self._renew_and_save, self._leases.by_server(self.by_number))
 
-        The renewals run concurrently. On a slow connection, sequential renewals would let the last leases expire.
-        """
-        await run_all(self._renew_and_save, list(self.by_number.values()))
-
-    async def _renew_and_save(self, lane: Lane) -> None:
-        if await self.renew(lane) and lane.low_water_mark() > lane.acknowledged_up_to:
-            await self.save_progress(lane)
+    async def _renew_and_save(self, numbers: list[int]) -> None:
+        lanes = [lane for number in numbers if (lane := self.by_number.get(number)) is not None]
+        await self._renew(lanes)
+        progressed = [
+            lane for lane in lanes if self.holds(lane) and lane.low_water_mark() > lane.acknowledged_up_to
+        ]
+        await run_all(self.save_progress, progressed)
 
     async def renew(self, lane: Lane) -> bool:
         """Extend a lease. If it has expired, drop the lane and return False."""
-        requested_at = time.monotonic()
-        if not await self._leases.renew(lane.lease):
-            self.drop(lane)
-            return False
-        lane.held_until = requested_at + self._leases.seconds
-        return True
+        await self._renew([lane])
+        return self.holds(lane)
+
+    async def _renew(self, lanes: list[Lane]) -> None:
+        held_until = time.monotonic() + self._leases.seconds
+        lost = {lease.lane for lease in await self._leases.renew_all([lane.lease for lane in lanes])}
+        for lane in lanes:
+            if lane.number in lost:
+                self.drop(lane)
+            else:
+                lane.held_until = held_until
 
     async def confirm_lease(self, lane: Lane) -> bool:
         """Return whether no other worker can have taken the lane.

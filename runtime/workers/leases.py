@@ -10,19 +10,20 @@ and the events above it that were finished out of order. The next holder of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall
+from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.store import running_answers
 from breadcrumbs.runtime.store.fence import EndedAnswers, Lease, LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all
 
-_LEASE, _ACKNOWLEDGE, _LIVING = Script("lease"), Script("acknowledge"), Script("living")
-_ATTEMPTS, _CLAIM_NAME = Script("attempts"), Script("claim_name")
+_LEASE, _RENEW, _ACKNOWLEDGE = Script("lease"), Script("renew"), Script("acknowledge")
+_LIVING, _ATTEMPTS, _CLAIM_NAME = Script("living"), Script("attempts"), Script("claim_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,31 @@ class Leases:
 
     async def take(self, lane: int) -> Lease | None:
         """Take a lane. Return None if another worker holds it."""
-        reply = await self._run(lane, b"")
+        keys, args = self._lease_call(lane)
+        return self._decode_lease(lane, await self._store.connection.run(lane, _LEASE, keys, args))
+
+    def by_server(self, lanes: Iterable[int]) -> list[list[int]]:
+        """Return lanes in groups of one server each. An outage of one server does not concern the others."""
+        groups: dict[object, list[int]] = {}
+        for lane in lanes:
+            groups.setdefault(self._store.connection.node_of(lane), []).append(lane)
+        return list(groups.values())
+
+    async def take_all(self, lanes: Sequence[int]) -> list[Lease]:
+        """Take lanes in one round trip. Return the leases of those that no other worker holds."""
+        calls = [(lane, ScriptCall(_LEASE, *self._lease_call(lane))) for lane in lanes]
+        replies = await self._store.connection.call_all(calls)
+        leases = (self._decode_lease(lane, reply) for lane, reply in zip(lanes, replies, strict=True))
+        return [lease for lease in leases if lease is not None]
+
+    def _lease_call(self, lane: int) -> tuple[list[bytes], list[bytes | str | int]]:
+        keys, kind = self._store.keys, self.kind
+        return (
+            [keys.lease(lane, kind), keys.fence(lane, kind), keys.holder(lane, kind)],
+            [self.worker, int(self.seconds * 1000)],
+        )
+
+    def _decode_lease(self, lane: int, reply: Any) -> Lease | None:
         if reply is None:
             return None
         value, previous = reply
@@ -153,7 +178,32 @@ class Leases:
 
         Return False if the lease is lost: it has expired, or this worker was evicted.
         """
-        return await self._run(lease.lane, lease.value) is not None
+        return not await self.renew_all([lease])
+
+    async def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Extend leases in one round trip. Return those that are lost."""
+        connection, keys = self._store.connection, self._store.keys
+        held = {lease.lane: lease for lease in leases}
+        groups = [[held[lane] for lane in group if lane in held] for group in connection.reader_groups()]
+        groups = [group for group in groups if group]
+        calls = [
+            (
+                group[0].lane,
+                ScriptCall(
+                    _RENEW,
+                    [keys.lease(lease.lane, self.kind) for lease in group],
+                    [int(self.seconds * 1000), *(lease.value for lease in group)],
+                ),
+            )
+            for group in groups
+        ]
+        replies = await connection.call_all(calls)
+        return [
+            lease
+            for group, renewed in zip(groups, replies, strict=True)
+            for lease, one in zip(group, renewed, strict=True)
+            if not one
+        ]
 
     def discard_answers(self, lease: Lease, ended: EndedAnswers | None) -> None:
         """Remove running answers of a turn that ended without a commit, for example because its message was deleted."""
@@ -178,23 +228,34 @@ class Leases:
 
     async def progress(self, lane: int) -> Progress:
         """Return the stored progress of this kind of worker in a lane."""
-        keys, call_all = self._store.keys, self._store.connection.call_all
-        stored, finished, flat, end = await call_all(
-            [
-                (lane, (b"GET", keys.low(lane, self.kind))),
-                (lane, (b"ZRANGE", keys.done(lane, self.kind), 0, -1)),
-                (lane, (b"HGETALL", keys.attempts(lane, self.kind))),
+        return (await self.progress_of([lane]))[0]
+
+    async def progress_of(self, lanes: Sequence[int]) -> list[Progress]:
+        """Return the stored progress of this kind of worker in lanes."""
+        keys, kind, call_all = self._store.keys, self.kind, self._store.connection.call_all
+        commands: list[tuple[int, Command]] = []
+        for lane in lanes:
+            commands += [
+                (lane, (b"GET", keys.low(lane, kind))),
+                (lane, (b"ZRANGE", keys.done(lane, kind), 0, -1)),
+                (lane, (b"HGETALL", keys.attempts(lane, kind))),
                 (lane, (b"GET", keys.clock(lane))),
             ]
-        )
-        up_to, done = int(stored or 0), frozenset(int(at) for at in finished)
-        stored_attempts = {int(at): raw for at, raw in zip(flat[::2], flat[1::2], strict=True)}
-        # Remove leftover attempts. An event whose handler wrote nothing is acknowledged only by the low-water mark,
-        # and raising the mark does not remove attempts.
-        if over := [at for at in stored_attempts if at <= up_to]:
-            await call_all([(lane, (b"HDEL", keys.attempts(lane, self.kind), *over))])
-        attempts = {at: Attempts.decode(raw) for at, raw in stored_attempts.items() if at > up_to}
-        return Progress(up_to, done, attempts, int(end or 0))
+        replies = await call_all(commands)
+        found: list[Progress] = []
+        leftovers: list[tuple[int, Command]] = []
+        for number, lane in enumerate(lanes):
+            stored, finished, flat, end = replies[4 * number : 4 * number + 4]
+            up_to, done = int(stored or 0), frozenset(int(at) for at in finished)
+            stored_attempts = {int(at): raw for at, raw in zip(flat[::2], flat[1::2], strict=True)}
+            # Remove leftover attempts. An event whose handler wrote nothing is acknowledged only by the low-water
+            # mark, and raising the mark does not remove attempts.
+            if over := [at for at in stored_attempts if at <= up_to]:
+                leftovers.append((lane, (b"HDEL", keys.attempts(lane, kind), *over)))
+            attempts = {at: Attempts.decode(raw) for at, raw in stored_attempts.items() if at > up_to}
+            found.append(Progress(up_to, done, attempts, int(end or 0)))
+        await call_all(leftovers)
+        return found
 
     async def store_attempts(self, lease: Lease, attempts: Mapping[int, Attempts]) -> None:
         """Replace the stored attempts at events. The keys are the times of the events.
@@ -264,15 +325,6 @@ class Leases:
         )
         if not int(done):
             raise LeaseLost(f"the lease of lane {lane} is lost")
-
-    async def _run(self, lane: int, held: bytes) -> Any:
-        keys, kind = self._store.keys, self.kind
-        return await self._store.connection.run(
-            lane,
-            _LEASE,
-            [keys.lease(lane, kind), keys.fence(lane, kind), keys.holder(lane, kind)],
-            [self.worker, int(self.seconds * 1000), held],
-        )
 
 
 async def start_at_newest_event(store: Store, kind: str) -> None:

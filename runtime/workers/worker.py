@@ -27,7 +27,7 @@ from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
 from breadcrumbs.runtime.version import VERSION
-from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
+from breadcrumbs.runtime.workers.concurrency import TaskSet
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.leases import Heartbeat, Leases, NameHolder
@@ -220,7 +220,7 @@ class Worker:
         if missing > 0 and not self._stop_requested.is_set():
             free = await self.leases.free_lanes()
             random.shuffle(free)  # workers that start together should not compete for the same lanes
-            await run_all(self._lanes.take, free[:missing])
+            await self._lanes.take(free[:missing])
         staying = [lane for lane in self._lanes.by_number.values() if not lane.closing]
         staying.sort(key=lambda lane: len(lane.running))  # idle lanes first: they are released immediately
         for lane in staying[: max(0, len(staying) - share)]:
@@ -314,9 +314,7 @@ class Worker:
 
     async def _renew_held_lanes(self) -> None:
         try:
-            for lane in list(self._lanes.by_number.values()):
-                if self._lanes.holds(lane):
-                    await self._lanes.renew(lane)
+            await self._lanes.renew_all()
             await self._send_heartbeat("draining")
         except StoreError:
             pass

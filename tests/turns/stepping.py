@@ -175,9 +175,8 @@ class SteppedWorker(Worker):
         self.actors.append(Actor(lambda: function(*args)))
 
     async def take_free_lanes(self, most: int) -> None:
-        for number in await self.leases.free_lanes():
-            if len(self._lanes.by_number) < most:
-                await self._lanes.take(number)
+        missing = max(0, most - len(self._lanes.by_number))
+        await self._lanes.take((await self.leases.free_lanes())[:missing])
 
     async def read(self) -> int:
         """Read all events of its lanes and return their number."""
