@@ -153,18 +153,21 @@ class Follower(Generic[T]):
         self._handle_now = handle_now
         self._idle = False
         self._positions: dict[int, _LanePosition[T]] = {}
+        self._behind: dict[int, _LanePosition[T]] = {}
+        """Positions that do not take part in the shared read, by lane."""
         self._buffer: deque[tuple[Event, _LanePosition[T]]] = deque()
         self._ready = asyncio.Event()  # anyio's event cannot be cleared
 
     def follow(self, lane: int, after: int, note: T) -> None:
         """Follow a lane from a given time. If the lane is already followed, it restarts at that time."""
         self.leave(lane)
-        self._positions[lane] = _LanePosition(lane, after, note, self)
+        self._positions[lane] = self._behind[lane] = _LanePosition(lane, after, note, self)
         self._ready.set()
 
     def leave(self, lane: int) -> None:
         """Stop following a lane. Its buffered events are dropped."""
         position = self._positions.pop(lane, None)
+        self._behind.pop(lane, None)
         if position is not None:
             self._reader.leave(position)
 
@@ -178,14 +181,14 @@ class Follower(Generic[T]):
         while True:
             if taken := self._take_buffered():
                 return taken
-            behind = {
+            self._behind = {
                 number: position
-                for number, position in self._positions.items()
-                if not position.joined and not self._reader.join(position)
+                for number, position in self._behind.items()
+                if not self._reader.join(position)
             }
-            if not behind:
+            if not self._behind:
                 await self._wait_until_ready()
-            elif found := await self._catch_up(behind):
+            elif found := await self._catch_up(dict(self._behind)):
                 return found
 
     def _take_buffered(self) -> list[tuple[Event, T]]:
@@ -230,6 +233,7 @@ class Follower(Generic[T]):
             # The follower catches up later, from this event on.
             position.after = event.at - 1
             self._reader.leave(position)
+            self._behind[position.lane] = position
         else:
             self._buffer.append((event, position))
         self._ready.set()

@@ -27,7 +27,7 @@ from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
 from breadcrumbs.runtime.version import VERSION
-from breadcrumbs.runtime.workers.concurrency import TaskSet
+from breadcrumbs.runtime.workers.concurrency import TaskSet, result_now
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.leases import Heartbeat, Leases, NameHolder
@@ -75,7 +75,7 @@ class Worker:
         self._report = self.info.first_report(started_at=store.now(), lease_seconds=lease_seconds)
         self._name_holder: NameHolder | None = None
         """Worker that had the name of this worker when it was last checked."""
-        self._follower: Follower[Lane] = Follower(reader)
+        self._follower: Follower[Lane] = Follower(reader, self._accept_now)
         self._liveness = Liveness(store, handler.kind, self.info.id, grace=lease_seconds)
         self._metrics = WorkerMetrics(handler.kind)
         self._lanes = HeldLanes(self.leases, self._liveness, self._follower, self._metrics)
@@ -322,7 +322,7 @@ class Worker:
     # Events
 
     async def _read(self) -> None:
-        """Accept the events of the held lanes as they arrive."""
+        """Accept the events of the held lanes that `_accept_now` leaves."""
         pause = _FIRST_READ_PAUSE_SECONDS
         while True:
             try:
@@ -335,24 +335,44 @@ class Worker:
                 pause = min(_MAX_READ_PAUSE_SECONDS, pause * 2)
                 self._lanes.follow_again()
 
-    async def _accept(self, event: Event, lane: Lane) -> None:
-        """Queue an event for its session, or skip it.
+    def _accept_now(self, event: Event, lane: Lane) -> bool:
+        """Accept an event as soon as it is read. Return False if `_accept` must do it, because it has to wait."""
+        if lane.closing or event.at <= lane.position:
+            return True
+        wanted = False
+        if self._needs_filter(event, lane):
+            try:
+                filtered = result_now(self.handler.wants(event))
+            except Exception:  # `_accept` handles it
+                return False
+            if filtered is None:
+                return False
+            wanted = filtered
+        self._take(event, lane, wanted=wanted)
+        return True
 
-        The deletion of a session is not queued. It discards the waiting events of the session and stops its turn.
-        """
+    async def _accept(self, event: Event, lane: Lane) -> None:
         if lane.closing or event.at <= lane.position:
             return
-        skipped = self._is_skipped(event, lane)
-        deleted = event.operation == "session_deleted"
-        wanted = not skipped and not deleted and await self._wants(event)
-        if lane.closing:
-            return
-        # There must be no await below this line. The low-water mark must not pass an event that is not queued yet.
+        wanted = self._needs_filter(event, lane) and await self._wants(event)
+        if not lane.closing:
+            self._take(event, lane, wanted=wanted)
+
+    def _take(self, event: Event, lane: Lane, *, wanted: bool) -> None:
+        """Queue an event for its session, or skip it.
+
+        The deletion of a session is not queued. It discards the waiting events of the session and stops its turn. This
+        method must not wait: the low-water mark must not pass an event that is not queued yet.
+        """
+        if not self._is_skipped(event, lane):
+            if event.operation == "session_deleted":
+                lane.drop_session(session_key(event))
+            else:
+                self._queue(event, lane, wanted=wanted)
         lane.position = event.at
-        if deleted and not skipped:
-            lane.drop_session(session_key(event))
-        elif not skipped:
-            self._queue(event, lane, wanted=wanted)
+
+    def _needs_filter(self, event: Event, lane: Lane) -> bool:
+        return event.operation != "session_deleted" and not self._is_skipped(event, lane)
 
     def _is_skipped(self, event: Event, lane: Lane) -> bool:
         return (
