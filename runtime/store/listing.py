@@ -19,7 +19,14 @@ from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
-from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
+from breadcrumbs.runtime.store.merge import (
+    Index,
+    Merge,
+    RangeReader,
+    group_indexes,
+    range_reader,
+    total_sizes,
+)
 
 MAX_SCANNED: Final = 50_000
 """Breadcrumbs scanned per page. After that a page ends early (with a cursor), so that a filter that rarely matches does
@@ -115,13 +122,14 @@ class _Scan:
 
     async def _open_merge(self) -> Merge:
         indexes = await _plan(self._context, self._owner, self._query)
-        spread = 1 if len(indexes) <= 1 else 2
+        groups = group_indexes(self._context.connection, indexes)
+        spread = 1 if len(groups) <= 1 else 2
         return Merge(
-            indexes,
+            groups,
             _range_reader(self._context, self._query),
             descending=self._query.descending,
             start=self._start,
-            piece=spread * self._batch // max(1, len(indexes)) + 1,
+            piece=spread * self._batch // max(1, len(groups)) + 1,
         )
 
 
@@ -258,9 +266,7 @@ async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[In
     """Return the set of indexes with the fewest entries."""
     if len(choices) == 1:
         return choices[0]
-    flat = [index for choice in choices for index in choice]
-    sizes = iter(await context.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
-    totals = [sum(next(sizes) for _ in choice) for choice in choices]
+    totals = await total_sizes(context.connection, choices)
     return choices[totals.index(min(totals))]
 
 
@@ -322,33 +328,7 @@ def _range_reader(context: ReadContext, query: Query) -> RangeReader:
     # A breadcrumb updated since T was created since T, or has an entry since T in the index of updates. Both are
     # ranges of an index.
     floor = (query.updated_since if query.by_update else query.created_since) or 0
-
-    async def read(requests: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
-        command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
-        replies = await context.connection.call_all(
-            [
-                (
-                    index.lane,
-                    (
-                        command,
-                        index.key,
-                        max(score, floor) if lowest is None else score,
-                        b"+inf" if lowest is None else lowest,
-                        b"WITHSCORES",
-                        b"LIMIT",
-                        skip,
-                        count,
-                    ),
-                )
-                for index, score, skip, count in requests
-            ]
-        )
-        return [
-            [SortKey(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
-            for flat in replies
-        ]
-
-    return read
+    return range_reader(context.connection, descending=query.descending, floor=floor)
 
 
 async def _bodies(

@@ -11,8 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.link import Command
+from breadcrumbs.runtime.breadcrumb.query import SortKey
 from breadcrumbs.runtime.errors import StateTooLarge
 from breadcrumbs.runtime.store.batched_reads import Read, read_command
+from breadcrumbs.runtime.store.merge import Index, Merge, group_indexes, range_reader
 from breadcrumbs.runtime.store.session_facts import (
     FactsRequest,
     SessionFacts,
@@ -157,24 +159,17 @@ class SessionStore:
 
     async def names_after(self, owner: UUID, after: tuple[int, bytes] | None, count: int) -> NamePage:
         """Return up to `count` names that follow `after` in the list. None: from the beginning."""
-        keys, lanes = self._store.keys, range(self._store.lanes)
-
-        def command(lane: int, highest: bytes | int, lowest: bytes | int, *limit: bytes | int) -> Any:
-            key = keys.sessions(lane, owner)
-            return (lane, (b"ZREVRANGEBYSCORE", key, highest, lowest, b"WITHSCORES", *limit))
-
-        highest = b"+inf" if after is None else b"(%d" % after[0]
-        commands = [command(lane, highest, b"-inf", b"LIMIT", 0, count + 1) for lane in lanes]
-        if after is not None:
-            # Also all sessions that were active in the same microsecond: an import can write many of them.
-            commands += [command(lane, after[0], after[0]) for lane in lanes]
-        found = [
-            (int(float(score)), name)
-            for flat in await self._store.connection.call_all(commands)
-            for name, score in zip(flat[::2], flat[1::2], strict=True)
-        ]
-        following = sorted((entry for entry in found if after is None or entry < after), reverse=True)
-        return NamePage(following[:count], len(following) > count)
+        keys, connection = self._store.keys, self._store.connection
+        indexes = [Index(lane, keys.sessions(lane, owner)) for lane in range(self._store.lanes)]
+        merge = Merge(
+            group_indexes(connection, indexes),
+            range_reader(connection, descending=True, floor=0),
+            descending=True,
+            start=None if after is None else SortKey(*after),
+            piece=count + 1,
+        )
+        found = await merge.take(count + 1)
+        return NamePage([(key.score, key.id) for key, _ in found[:count]], len(found) > count)
 
     def _creation_time(self, owner: UUID, session: str) -> Read[int | None]:
         lane = self._store.keys.session_lane(owner, session)

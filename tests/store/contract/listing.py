@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from breadcrumbs.runtime.backend.connection import to_command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, MAX_OFFSET, Query, Sort
@@ -409,7 +410,7 @@ class Listing(Contract):
 
         async def call_all_with_a_writer_in_between(commands: list[Any]) -> list[Any]:
             nonlocal written
-            if commands and commands[0][1][0] == b"MGET" and not written:
+            if commands and to_command(commands[0][1])[0] == b"MGET" and not written:
                 written = True
                 await store.update(ALICE, ids[which], change(title="while you read"))
             return await call_all(commands)

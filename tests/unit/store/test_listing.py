@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
-from breadcrumbs.runtime.store.merge import Index, Merge
+from breadcrumbs.runtime.store.merge import Entry, Index, Merge
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 SECRET = b"s" * 32
@@ -20,19 +20,26 @@ SECRET = b"s" * 32
 class Shelf:
     """Sorted sets that are read as the server would, and count how often."""
 
-    def __init__(self, indexes: list[list[SortKey]], descending: bool) -> None:
-        self.indexes = [Index(number, b"%d" % number) for number in range(len(indexes))]
+    def __init__(self, indexes: list[list[SortKey]], descending: bool, *, group: int = 1) -> None:
+        indexed = [Index(number, b"%d" % number) for number in range(len(indexes))]
+        self.groups = [indexed[start : start + group] for start in range(0, len(indexed), group)]
         self._places = [sorted(places, reverse=descending) for places in indexes]
         self._descending = descending
         self.reads = 0
 
-    async def read(self, asked: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
+    async def read(self, asked: list[tuple[list[Index], SortKey | None, int]]) -> list[list[Entry]]:
         self.reads += 1
         found = []
-        for index, score, passed, count in asked:
-            places = self._places[index.lane]
-            reachable = [p for p in places if (p.score <= score if self._descending else p.score >= score)]
-            found.append(reachable[passed : passed + count])
+        for indexes, after, count in asked:
+            entries = [(place, index) for index in indexes for place in self._places[index.lane]]
+            entries.sort(key=lambda entry: entry[0], reverse=self._descending)
+            if after is not None:
+                entries = [
+                    (place, index)
+                    for place, index in entries
+                    if (place < after if self._descending else place > after)
+                ]
+            found.append(entries[:count])
         return found
 
 
@@ -45,14 +52,15 @@ places = st.builds(SortKey, st.integers(0, 5), st.integers(0, 30).map(lambda num
     descending=st.booleans(),
     step=st.integers(1, 9),
     piece=st.integers(1, 9),
+    group=st.integers(1, 4),
 )
 def test_a_merge_returns_every_entry_once_and_in_order(
-    indexes: list[list[SortKey]], descending: bool, step: int, piece: int
+    indexes: list[list[SortKey]], descending: bool, step: int, piece: int, group: int
 ) -> None:
-    shelf = Shelf(indexes, descending)
+    shelf = Shelf(indexes, descending, group=group)
 
     async def taken() -> list[SortKey]:
-        merge = Merge(shelf.indexes, shelf.read, descending=descending, start=None, piece=piece)
+        merge = Merge(shelf.groups, shelf.read, descending=descending, start=None, piece=piece)
         found: list[SortKey] = []
         while True:
             some = await merge.take(step)
@@ -69,17 +77,18 @@ def test_a_merge_returns_every_entry_once_and_in_order(
     descending=st.booleans(),
     limit=st.integers(1, 5),
     piece=st.integers(1, 9),
+    group=st.integers(1, 4),
 )
 def test_a_merge_that_restarts_at_every_page_returns_the_same(
-    indexes: list[list[SortKey]], descending: bool, limit: int, piece: int
+    indexes: list[list[SortKey]], descending: bool, limit: int, piece: int, group: int
 ) -> None:
-    shelf = Shelf(indexes, descending)
+    shelf = Shelf(indexes, descending, group=group)
 
     async def paged() -> list[SortKey]:
         found: list[SortKey] = []
         start: SortKey | None = None
         while True:
-            merge = Merge(shelf.indexes, shelf.read, descending=descending, start=start, piece=piece)
+            merge = Merge(shelf.groups, shelf.read, descending=descending, start=start, piece=piece)
             page = [place for place, _ in await merge.take(limit)]
             found += page
             if len(page) < limit:
@@ -97,7 +106,7 @@ def test_a_page_of_many_indexes_is_read_in_one_batch() -> None:
     shelf = Shelf(indexes, descending=True)
 
     async def first_page() -> int:
-        merge = Merge(shelf.indexes, shelf.read, descending=True, start=None, piece=15)
+        merge = Merge(shelf.groups, shelf.read, descending=True, start=None, piece=15)
         return len(await merge.take(101))
 
     assert asyncio.run(first_page()) == 101
