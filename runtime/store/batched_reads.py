@@ -6,10 +6,10 @@ write to the socket. Tasks and socket writes are the main cost of a turn.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -108,6 +108,93 @@ class ReadBatch:
                 results.append(await read.fallback())
             first = end
         return tuple(results)
+
+
+class SessionRead(Protocol):
+    """Description of a read of one session. `workers/session_cache.py` answers many of them from memory."""
+
+    def build(self, context: ReadContext) -> Read[Any]: ...
+
+
+def build_reads(context: ReadContext, reads: Iterable[Read[Any] | SessionRead]) -> list[Read[Any]]:
+    """Return the reads with their commands."""
+    return [read if isinstance(read, Read) else read.build(context) for read in reads]
+
+
+class RecentRead(NamedTuple):
+    """See `recent_of`."""
+
+    owner: UUID
+    session_id: str
+    schema_name: str
+    limit: int
+    max_bytes: int = RECENT_BYTES
+
+    def build(self, context: ReadContext) -> Read[list[Breadcrumb]]:
+        owner, session_id, schema_name, limit, max_bytes = self
+        return recent_of(context, owner, session_id, schema_name, limit, max_bytes=max_bytes)
+
+
+class CountRead(NamedTuple):
+    """See `count_of`."""
+
+    owner: UUID
+    session_id: str
+    schema_name: str
+    before: int
+
+    def build(self, context: ReadContext) -> Read[int]:
+        return count_of(context, self.owner, self.session_id, self.schema_name, before=self.before)
+
+
+class PauseRead(NamedTuple):
+    """See `pause_of`."""
+
+    owner: UUID
+    session_id: str
+
+    def build(self, context: ReadContext) -> Read[int | None]:
+        return pause_of(context, self.owner, self.session_id)
+
+
+class ChoicesRead(NamedTuple):
+    """See `choices_of`."""
+
+    owner: UUID
+    session_id: str
+
+    def build(self, context: ReadContext) -> Read[Choices]:
+        return choices_of(context, self.owner, self.session_id)
+
+
+class NewestRead(NamedTuple):
+    """See `newest_of`. The breadcrumb belongs to the session of the turn."""
+
+    owner: UUID
+    id: UUID
+
+    def build(self, context: ReadContext) -> Read[Breadcrumb | None]:
+        return newest_of(context, self.owner, self.id)
+
+
+class VersionRead(NamedTuple):
+    """See `version_of`. The breadcrumb belongs to the session of the turn."""
+
+    owner: UUID
+    id: UUID
+    version: int
+
+    def build(self, context: ReadContext) -> Read[Breadcrumb | None]:
+        return version_of(context, self.owner, self.id, self.version)
+
+
+class LastWriteRead(NamedTuple):
+    """Reads the time of the last write in a lane. 0: there was none."""
+
+    lane: int
+
+    def build(self, context: ReadContext) -> Read[int]:
+        return read_command(self.lane, (b"GET", context.keys.clock(self.lane)), lambda time: int(time or 0))
 
 
 def read_command(lane: int, command: Command, decode: Callable[[Any], T]) -> Read[T]:

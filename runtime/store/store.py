@@ -220,7 +220,7 @@ class Store:
             reply = await self._run_create_within_quota(self.quotas, creation, others)
         written = decode_create(reply, creation)
         if written.breadcrumb is not None:
-            self.write_cache.put(written.breadcrumb, permanent=content.expiry == ttl.NEVER)
+            self.write_cache.put(written.breadcrumb, permanent=_is_permanent(content))
         return written
 
     def _run_create(
@@ -321,7 +321,7 @@ class Store:
             return None
         if written is None or written.breadcrumb is None:
             return None
-        self.write_cache.put(written.breadcrumb, permanent=update.content.expiry == ttl.NEVER)
+        self.write_cache.put(written.breadcrumb, permanent=_is_permanent(update.content))
         return written.breadcrumb
 
     async def _current(self, owner: UUID, id: UUID) -> Breadcrumb | None:
@@ -739,6 +739,11 @@ def _expected_version(session: str | None, version: SessionVersion) -> SessionVe
         check_new_session_id(session)
     # A session that an older version of Breadcrumbs began under such a name continues.
     return "*" if version is None else version
+
+
+def _is_permanent(content: Content) -> bool:
+    """Return whether only a deletion or an update ends a version. A context that is reduced keeps its version."""
+    return content.expiry == ttl.NEVER or content.expiry.reduces
 
 
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:

@@ -344,6 +344,7 @@ class Worker:
         """
         if lane.closing or event.at <= lane.position:
             return
+        lane.sessions.apply(lane.lease, event)
         skipped = self._is_skipped(event, lane)
         deleted = event.operation == "session_deleted"
         wanted = not skipped and not deleted and await self._wants(event)
