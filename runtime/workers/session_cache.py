@@ -8,8 +8,8 @@ Rules:
 - All events up to the event of a turn are applied before the turn begins. So a turn sees everything that was written
   to its session before its event. Later writes may or may not be visible, as with a read.
 - A session in the cache belongs to one lease. After the lease is lost, or the lane is taken again, it is not used.
-- Only new breadcrumbs, and new versions of breadcrumbs in the cache, are applied. Each other event of a session, such
-  as a deletion or an import, drops the session from the cache. The next turn reads it again.
+- Only new breadcrumbs and new versions are applied. Each other event of a session, such as a deletion or an import,
+  drops the session from the cache. The next turn reads it again.
 - The commits of the worker are applied at once, because the next turn can begin before their events arrive. If the
   result of a commit is unknown, the session is dropped.
 - An event can arrive after a read that already includes its write. So each update can be applied twice.
@@ -200,17 +200,24 @@ class _Session:
         return event.operation == "updated" and self._apply_update(event)
 
     def _apply_update(self, event: Event) -> bool:
-        known = self.newest.get(event.id)
-        if known is not None:
-            if known.version < event.version:
-                del self.newest[event.id]
-            return True
-        schema = event.schema_name or ""
-        version = self.heads[schema].version_of(event.id) if schema in self.heads else None
-        if version is None:
-            return False  # its schema can have changed, so counts and other heads can be wrong
-        if version < event.version:
-            del self.heads[schema]
+        schema, known = event.schema_name or "", self.newest.get(event.id)
+        if known is not None and known.version < event.version:
+            del self.newest[event.id]
+        is_found = known is not None and known.schema_name == schema
+        for name, head in list(self.heads.items()):
+            version = head.version_of(event.id)
+            if version is None:
+                continue
+            if name != schema:
+                return False  # the schema of the breadcrumb has changed
+            if version < event.version:
+                del self.heads[name]
+            is_found = True
+        if not is_found:
+            # The breadcrumb is older than all in the cache. It can have had another schema before.
+            self.heads.pop(schema, None)
+            for head in self.heads.values():
+                head.older = 0 if head.older == 0 else None
         return True
 
     def add(self, crumb: Breadcrumb) -> None:
