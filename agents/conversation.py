@@ -13,9 +13,16 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld_reason
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, AGENT_RESPONSE, USER_MESSAGE
-from breadcrumbs.runtime.store.batched_reads import choices_of, recent_of, version_of
+from breadcrumbs.runtime.store.batched_reads import (
+    ChoicesRead,
+    RecentRead,
+    VersionRead,
+    choices_of,
+    version_of,
+)
 from breadcrumbs.runtime.store.state import NO_CHOICES, Choices
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.turn import Turn
 
 _MAX_RECENT_ANSWERS: Final = 5
 _MAX_MERGED: Final = 1_000
@@ -45,21 +52,23 @@ class RecentAnswers:
         return len(self.answers) >= _MAX_RECENT_ANSWERS and self.answers[-1].created >= request.origin.created
 
 
-async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, RecentAnswers]:
-    """Read the trigger of an event and the recent answers of its session.
+async def read_trigger(store: Store, turn: Turn) -> tuple[Breadcrumb | None, RecentAnswers]:
+    """Read the trigger of a turn and the recent answers of its session.
 
-    Needs one round trip. The trigger is None if it was deleted or has expired.
+    Needs at most one round trip. The trigger is None if it was deleted or has expired.
     """
+    event = turn.event
     owner, session = event.owner_id, event.session_id
-    trigger = version_of(store, owner, event.id, event.version)
+    trigger = VersionRead(owner, event.id, event.version)
     if session is None:
-        (crumb,) = await store.read_batch(trigger)
+        (crumb,) = await turn.read_batch(store, trigger)
         return crumb, RecentAnswers([], [])
-    crumb, answers, cancels, choices = await store.read_batch(
+    crumb, answers, cancels, choices = await turn.read_batch(
+        store,
         trigger,
-        recent_of(store, owner, session, AGENT_RESPONSE, _MAX_RECENT_ANSWERS),
-        recent_of(store, owner, session, AGENT_CANCEL, 1),
-        choices_of(store, owner, session),
+        RecentRead(owner, session, AGENT_RESPONSE, _MAX_RECENT_ANSWERS),
+        RecentRead(owner, session, AGENT_CANCEL, 1),
+        ChoicesRead(owner, session),
     )
     return crumb, RecentAnswers(answers, cancels, choices)
 

@@ -25,7 +25,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, FEEDBACK, USER_MESSAGE
-from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed, TurnStopped
@@ -172,7 +172,7 @@ class AgentRunner:
         if event.imported:
             return
         agents = await self._agents.get(event.owner_id)
-        trigger, recent_answers = await read_trigger(self._store, event)
+        trigger, recent_answers = await read_trigger(self._store, turn)
         if trigger is None:
             return  # deleted or expired meanwhile
         agents = await self._addressed(turn, trigger, agents, recent_answers)
@@ -216,7 +216,7 @@ class AgentRunner:
             try:
                 last = request is requests[-1] and not failures
                 await self._answer(request, recent_answers, last=last)
-            except (LeaseLost, *STORE_UNAVAILABLE):
+            except (LeaseLost, TriggerGone, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:
                 failures[request.definition.agent_id] = error

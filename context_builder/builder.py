@@ -36,7 +36,7 @@ from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
 from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG, FEEDBACK, STATE_CHANGE
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
 from breadcrumbs.runtime.store.batched_reads import Keep
-from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.reduction import references_only
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
@@ -144,7 +144,7 @@ class ContextBuilder:
     async def _build_all(self, turn: Turn) -> None:
         """Build the contexts of all configs that react to the event."""
         configs = await self._triggered_configs(turn.event)
-        trigger, inputs = await self._inputs.load_with_trigger(configs, turn.event)
+        trigger, inputs = await self._inputs.load_with_trigger(configs, turn)
         if trigger is None:
             return
         chosen = [entry for entry in zip(configs, inputs, strict=True) if entry[0].reacts_to(trigger)]
@@ -153,7 +153,7 @@ class ContextBuilder:
             try:
                 last = position == len(chosen) and not failures
                 await self._build(turn, config, trigger, its_inputs, last=last)
-            except (LeaseLost, *STORE_UNAVAILABLE):
+            except (LeaseLost, TriggerGone, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:  # the contexts of the other consumers are still built
                 failures.append(error)
@@ -232,9 +232,11 @@ class ContextBuilder:
         acknowledge: bool = False,
     ) -> Breadcrumb:
         fence = turn.fence(acknowledge=acknowledge)
-        return await self._store.put(
+        crumb = await self._store.put(
             turn.event.owner_id, id, new, after=previous, slim=references_only, fence=fence
         )
+        turn.committed(self._store, crumb)
+        return crumb
 
     async def _check_quota(self, owner: UUID) -> None:
         """Fail the turn if the quota leaves no room for an answer.

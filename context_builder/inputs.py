@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.context_breadcrumb import context_id
@@ -15,10 +16,21 @@ from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetching
-from breadcrumbs.runtime.store.batched_reads import Read, newest_of, pause_of, version_of
+from breadcrumbs.runtime.store.batched_reads import (
+    NewestRead,
+    PauseRead,
+    Read,
+    SessionRead,
+    VersionRead,
+    build_reads,
+)
 from breadcrumbs.runtime.store.placement import last_write_beside
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import tracing
+from breadcrumbs.runtime.workers.turn import Turn
+
+ReadAll: TypeAlias = Callable[..., Awaitable[Sequence[Any]]]
+"""Returns the results of all its arguments, which are reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +56,17 @@ class InputLoader:
         self._hints = hints
 
     async def load_with_trigger(
-        self, configs: Sequence[ContextConfig], event: Event
+        self, configs: Sequence[ContextConfig], turn: Turn
     ) -> tuple[Breadcrumb | None, list[ContextInputs]]:
-        """Return the breadcrumb of an event and the inputs of each config.
+        """Return the trigger of a turn and the inputs of each config.
 
-        The breadcrumb is None if it no longer exists. The other reads need only fields of the event, so they run in the
-        same batch as the read of the breadcrumb.
+        The trigger is None if it no longer exists. The other reads need only fields of the event, so they run in the
+        same batch as the read of the trigger.
         """
-        trigger = version_of(self._store, event.owner_id, event.id, event.version)
-        inputs, (crumb,) = await self._load(configs, event, trigger)
+        event = turn.event
+        trigger = VersionRead(event.owner_id, event.id, event.version)
+        read_batch = partial(turn.read_batch, self._store)
+        inputs, (crumb,) = await self._load(configs, event, trigger, read_batch=read_batch)
         return crumb, inputs
 
     async def load(self, config: ContextConfig, trigger: Breadcrumb) -> ContextInputs:
@@ -61,23 +75,29 @@ class InputLoader:
         return inputs
 
     async def _load(
-        self, configs: Sequence[ContextConfig], trigger: Event | Breadcrumb, *others: Read[Any]
+        self,
+        configs: Sequence[ContextConfig],
+        trigger: Event | Breadcrumb,
+        *others: SessionRead,
+        read_batch: ReadAll | None = None,
     ) -> tuple[list[ContextInputs], tuple[Any, ...]]:
         """Return the inputs of each config, and the results of the reads in `others`."""
         store, owner, session = self._store, trigger.owner_id, trigger.session_id
         began = None if tracing.active is None else time.time_ns()
         # `as_of` is read before the sources: a breadcrumb written after this time can be missing in the results.
-        reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
+        reads: list[Read[Any] | SessionRead] = [*others, last_write_beside(store, trigger)]
         if session is not None:
-            reads.append(pause_of(store, owner, session))
+            reads.append(PauseRead(owner, session))
         fetchings = []
         for config in configs:
             fetching = Fetching(store, config.first_sources, trigger, counted=config.counted_sources)
-            reads += [newest_of(store, owner, context_id(store, config, trigger)), *fetching.reads]
+            reads += [NewestRead(owner, context_id(store, config, trigger)), *fetching.reads]
             fetchings.append(fetching)
         definitions = self._hints.missing(owner, _schemas_of(configs, trigger))
         reads += definitions.reads.values()
-        results = iter(await self._read(reads, fetchings))  # in the order of `reads`
+        results = iter(
+            await _read(read_batch or self._read_batch, reads, fetchings)
+        )  # in the order of `reads`
         other_results = tuple(islice(results, len(others)))
         as_of = next(results)
         paused_at = None if session is None else next(results)
@@ -88,14 +108,20 @@ class InputLoader:
         self._hints.store_results(definitions, results)
         return loaded, other_results
 
-    async def _read(self, reads: Sequence[Read[Any]], fetchings: Sequence[Fetching]) -> Sequence[Any]:
-        # Listings take several round trips, so they run concurrently with the reads.
-        listings: list[Awaitable[Any]] = [entry.list_all() for entry in fetchings if entry.has_listings]
-        if not listings:
-            return await self._store.read_batch(*reads)
-        results: Sequence[Any]
-        results, *_ = await gather(self._store.read_batch(*reads), *listings)
-        return results
+    async def _read_batch(self, *reads: Read[Any] | SessionRead) -> Sequence[Any]:
+        return await self._store.read_batch(*build_reads(self._store, reads))
+
+
+async def _read(
+    read_batch: ReadAll, reads: Sequence[Read[Any] | SessionRead], fetchings: Sequence[Fetching]
+) -> Sequence[Any]:
+    # Listings take several round trips, so they run concurrently with the reads.
+    listings: list[Awaitable[Any]] = [entry.list_all() for entry in fetchings if entry.has_listings]
+    if not listings:
+        return await read_batch(*reads)
+    results: Sequence[Any]
+    results, *_ = await gather(read_batch(*reads), *listings)
+    return results
 
 
 def _schemas_of(configs: Sequence[ContextConfig], trigger: Event | Breadcrumb) -> set[str]:

@@ -23,10 +23,12 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.batched_reads import (
     RECENT_BYTES,
+    CountRead,
     Keep,
     Read,
-    count_of,
-    recent_of,
+    RecentRead,
+    SessionRead,
+    build_reads,
     recent_shared,
 )
 from breadcrumbs.runtime.store.store import Store
@@ -170,8 +172,8 @@ class Fetched:
     async def recount(self, store: Store, trigger: Breadcrumb) -> None:
         """Count again if the trigger is older than its event. That is so after an edit or a retry."""
         if self.counts and self.counted_until != trigger.created:
-            reads = [_count(store, self.sources[number], trigger, trigger.created) for number in self.counts]
-            counted = await store.read_batch(*reads)
+            reads = [_count(self.sources[number], trigger, trigger.created) for number in self.counts]
+            counted = await store.read_batch(*build_reads(store, reads))
             self.counts = dict(zip(self.counts, counted, strict=True))
             self.counted_until = trigger.created
 
@@ -263,7 +265,7 @@ class _FetchRequest:
 class _Plan:
     """Plan of one source. It uses the first read with a result, or a listing."""
 
-    reads: tuple[Read[list[Breadcrumb]], ...] = ()
+    reads: tuple[Read[list[Breadcrumb]] | SessionRead, ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
     is_trigger: bool = False
 
@@ -291,7 +293,7 @@ class Fetching:
         self._counted = sorted(counted) if trigger.session_id is not None else ()
         self._counted_until = _time_of(trigger)
         self._count_reads = [
-            _count(store, sources[number], trigger, self._counted_until) for number in self._counted
+            _count(sources[number], trigger, self._counted_until) for number in self._counted
         ]
         self._counts: list[int] = []
         self._notes: list[str] = []
@@ -303,7 +305,7 @@ class Fetching:
         self._failure: Exception | None = None
 
     @property
-    def reads(self) -> list[Read[Any]]:
+    def reads(self) -> list[Read[Any] | SessionRead]:
         return [*(read for plan in self._plans for read in plan.reads), *self._count_reads]
 
     def take_results(self, results: Iterator[Any]) -> None:
@@ -357,7 +359,7 @@ async def fetch(
 ) -> Fetched:
     """Fetch all sources concurrently."""
     fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes, counted=counted)
-    results, _ = await gather(store.read_batch(*fetching.reads), fetching.list_all())
+    results, _ = await gather(store.read_batch(*build_reads(store, fetching.reads)), fetching.list_all())
     fetching.take_results(iter(results))
     return fetching.fetched()
 
@@ -369,11 +371,9 @@ def _time_of(trigger: TriggerFacts) -> int:
     return trigger.at if isinstance(trigger, Event) else 0
 
 
-def _count(store: Store, source: Source, trigger: TriggerFacts, until: int) -> Read[int]:
+def _count(source: Source, trigger: TriggerFacts, until: int) -> CountRead:
     """Count the breadcrumbs of a countable source that are not newer than a time."""
-    return count_of(
-        store, trigger.owner_id, trigger.session_id or "", source.schema_name or "", before=until + 1
-    )
+    return CountRead(trigger.owner_id, trigger.session_id or "", source.schema_name or "", until + 1)
 
 
 # Plans by scope
@@ -404,14 +404,7 @@ def _plan_session(request: _FetchRequest, source: Source, session: str) -> _Plan
     schema = _only_schema(request, source)
     if schema is None:
         return _Plan(listing=lambda: request.find(replace(request.for_source(source), session_id=session)))
-    newest = recent_of(
-        request.store,
-        request.trigger.owner_id,
-        session,
-        schema,
-        source.fetch.max_items,
-        max_bytes=request.max_bytes,
-    )
+    newest = RecentRead(request.trigger.owner_id, session, schema, source.fetch.max_items, request.max_bytes)
     return _Plan((newest,))
 
 

@@ -6,10 +6,10 @@ write to the socket. Tasks and socket writes are the main cost of a turn.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -20,7 +20,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query, check_limit
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
-from breadcrumbs.runtime.store.lookup import ReadContext
+from breadcrumbs.runtime.store.lookup import ReadContext, retry_once
 from breadcrumbs.runtime.store.state import (
     ACTIVE,
     AGENT,
@@ -108,6 +108,93 @@ class ReadBatch:
                 results.append(await read.fallback())
             first = end
         return tuple(results)
+
+
+class SessionRead(Protocol):
+    """Description of a read of one session. `workers/session_cache.py` answers many of them from memory."""
+
+    def build(self, context: ReadContext) -> Read[Any]: ...
+
+
+def build_reads(context: ReadContext, reads: Iterable[Read[Any] | SessionRead]) -> list[Read[Any]]:
+    """Return the reads with their commands."""
+    return [read if isinstance(read, Read) else read.build(context) for read in reads]
+
+
+class RecentRead(NamedTuple):
+    """See `recent_of`."""
+
+    owner: UUID
+    session_id: str
+    schema_name: str
+    limit: int
+    max_bytes: int = RECENT_BYTES
+
+    def build(self, context: ReadContext) -> Read[list[Breadcrumb]]:
+        owner, session_id, schema_name, limit, max_bytes = self
+        return recent_of(context, owner, session_id, schema_name, limit, max_bytes=max_bytes)
+
+
+class CountRead(NamedTuple):
+    """See `count_of`."""
+
+    owner: UUID
+    session_id: str
+    schema_name: str
+    before: int
+
+    def build(self, context: ReadContext) -> Read[int]:
+        return count_of(context, self.owner, self.session_id, self.schema_name, before=self.before)
+
+
+class PauseRead(NamedTuple):
+    """See `pause_of`."""
+
+    owner: UUID
+    session_id: str
+
+    def build(self, context: ReadContext) -> Read[int | None]:
+        return pause_of(context, self.owner, self.session_id)
+
+
+class ChoicesRead(NamedTuple):
+    """See `choices_of`."""
+
+    owner: UUID
+    session_id: str
+
+    def build(self, context: ReadContext) -> Read[Choices]:
+        return choices_of(context, self.owner, self.session_id)
+
+
+class NewestRead(NamedTuple):
+    """See `newest_of`. The breadcrumb belongs to the session of the turn."""
+
+    owner: UUID
+    id: UUID
+
+    def build(self, context: ReadContext) -> Read[Breadcrumb | None]:
+        return newest_of(context, self.owner, self.id)
+
+
+class VersionRead(NamedTuple):
+    """See `version_of`. The breadcrumb belongs to the session of the turn."""
+
+    owner: UUID
+    id: UUID
+    version: int
+
+    def build(self, context: ReadContext) -> Read[Breadcrumb | None]:
+        return version_of(context, self.owner, self.id, self.version)
+
+
+class LastWriteRead(NamedTuple):
+    """Reads the time of the last write in a lane. 0: there was none."""
+
+    lane: int
+
+    def build(self, context: ReadContext) -> Read[int]:
+        return read_command(self.lane, (b"GET", context.keys.clock(self.lane)), lambda time: int(time or 0))
 
 
 def read_command(lane: int, command: Command, decode: Callable[[Any], T]) -> Read[T]:
@@ -261,13 +348,39 @@ def recent_shared(
     *,
     max_bytes: int = RECENT_BYTES,
 ) -> Read[list[Breadcrumb]]:
-    """Read the last sessionless breadcrumbs of a schema that `keep` accepts, the newest first."""
-    heads = _sessionless_heads(context.keys, owner, schema_name, limit)
+    """Read the last sessionless breadcrumbs of a schema that `keep` accepts, the newest first.
 
-    def build_query() -> Query:
-        return Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
+    The read itself checks only whether the cached ones are up to date.
+    """
+    check_limit(limit)
+    wanted, key = _HeadFilter(schema_name, limit, keep), (owner, schema_name, limit)
+    version: bytes | None = None
 
-    return _read_heads(context, owner, heads, _HeadFilter(schema_name, limit, keep), build_query)
+    def decode(replies: list[Any]) -> list[Breadcrumb]:
+        nonlocal version
+        version = replies[0]
+        heads = context.shared_cache.get(key, version)
+        if heads is None:
+            raise NeedsFullScan
+        return _merge_heads(heads, wanted, context.clock.now())
+
+    async def fallback() -> list[Breadcrumb]:
+        commands = _sessionless_heads(context.keys, owner, schema_name, limit)
+        batch = ReadBatch([Read(commands, lambda replies: _decode_heads(replies, owner))], context.group_of)
+        try:
+            (heads,) = await batch.resolve(
+                await retry_once(lambda: context.connection.call_all(batch.commands))
+            )
+            context.shared_cache.put(key, version, heads)
+            return _merge_heads(heads, wanted, context.clock.now())
+        except NeedsFullScan:
+            query = Query(
+                sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep
+            )
+            return (await listing.page(context, owner, query)).items
+
+    lane = context.keys.shared_lane(owner)
+    return Read([(lane, (b"GET", context.keys.shared(lane, owner)))], decode, fallback)
 
 
 def newest_tagged(
@@ -327,7 +440,7 @@ def _read_heads(
     check_limit(wanted.limit)
 
     def decode(replies: list[Any]) -> list[Breadcrumb]:
-        return _merge_heads(replies, owner, wanted, context.clock.now())
+        return _merge_heads(_decode_heads(replies, owner), wanted, context.clock.now())
 
     async def fallback() -> list[Breadcrumb]:
         return (await listing.page(context, owner, build_query())).items
@@ -335,36 +448,38 @@ def _read_heads(
     return Read(heads, decode, fallback)
 
 
-def _merge_heads(replies: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> list[Breadcrumb]:
+def _decode_heads(replies: list[Any], owner: UUID) -> list[list[Breadcrumb]]:
+    """Return the breadcrumbs of index heads. Raises `NeedsFullScan` if a body is missing."""
+    heads = []
+    for head in replies:
+        if head and head[-1] is None:
+            # The body limit is reached, or the slot is being migrated and this body is on the other node.
+            raise NeedsFullScan
+        heads.append(
+            [record.decode_raw(owner, id, body) for id, body in zip(head[::2], head[1::2], strict=True)]
+        )
+    return heads
+
+
+def _merge_heads(heads: Sequence[Sequence[Breadcrumb]], wanted: _HeadFilter, now: int) -> list[Breadcrumb]:
     """Return the newest accepted breadcrumbs of all heads. Raises `NeedsFullScan` if older entries can be missing."""
-    limit = wanted.limit
+    schema, limit, keep = wanted
     found: list[Breadcrumb] = []
     complete_since = 0
-    for head in replies:
-        accepted, oldest = _decode_head(head, owner, wanted, now)
+    for head in heads:
+        accepted = [
+            crumb
+            for crumb in head
+            if not record.is_gone(crumb, now)
+            and crumb.schema_name == schema
+            and (keep is None or keep(crumb))
+        ]
         found += accepted
-        if 2 * len(accepted) < len(head) >= 2 * limit:
+        if len(accepted) < len(head) >= limit:
             # Rejected entries fill a part of this head, so the index can contain more accepted ones further back.
-            complete_since = max(complete_since, oldest)
-    if len(replies) > 1:
+            complete_since = max(complete_since, head[-1].created)
+    if len(heads) > 1:
         found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
     if complete_since and (len(found) < limit or found[limit - 1].created <= complete_since):
         raise NeedsFullScan
     return found[:limit]
-
-
-def _decode_head(head: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> tuple[list[Breadcrumb], int]:
-    """Return the accepted breadcrumbs of a head, and the creation time of its oldest entry."""
-    schema, _, keep = wanted
-    accepted: list[Breadcrumb] = []
-    oldest = 0
-    for number in range(0, len(head), 2):
-        if head[number + 1] is None:
-            # The body limit is reached, or the slot is being migrated and this body is on the other node.
-            raise NeedsFullScan
-        crumb = record.decode_raw(owner, head[number], head[number + 1])
-        oldest = crumb.created
-        expired = record.is_gone(crumb, now)
-        if not expired and crumb.schema_name == schema and (keep is None or keep(crumb)):
-            accepted.append(crumb)
-    return accepted, oldest

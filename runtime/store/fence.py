@@ -16,6 +16,10 @@ class AnswerCancelled(BreadcrumbsError):
     """The session was stopped (`agent.cancel.v1`) after the answer was requested. The answer was not written."""
 
 
+class TriggerGone(BreadcrumbsError):
+    """The trigger of the turn was deleted. The result was not written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right of one worker to commit in a lane."""
@@ -68,3 +72,5 @@ class Fence:
     """The running answers that end with this write. None: none was saved."""
     requested: RequestedAnswer | None = None
     """The request that this write answers. None: a cancellation does not refuse the write."""
+    trigger: tuple[UUID, UUID] | None = None
+    """The owner and the id of the trigger. If it was deleted, the write is refused. None: this is not checked."""

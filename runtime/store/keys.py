@@ -48,6 +48,9 @@ Per session
                                               horizon: the newest deletion that was dropped. The key expires by itself
 Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
+Per owner, in one lane
+    v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py;
+                                              absent until one is written
 Per lane, other keys
     e                                stream   events; the id is `<time>-0`, with the same times as the scores
     m                                string   trim mark: events up to this time can have been removed
@@ -209,6 +212,13 @@ class Keys:
 
     def usage(self, lane: int, owner: UUID) -> bytes:
         return b"%sQ%s" % (self._prefixes[lane], owner.bytes)
+
+    def shared_lane(self, owner: UUID) -> int:
+        """Return the lane of the key `shared`."""
+        return lane_for(owner, "shared", "", self.lanes)
+
+    def shared(self, lane: int, owner: UUID) -> bytes:
+        return b"%sv%s" % (self._prefixes[lane], owner.bytes)
 
     def all_of_session(self, lane: int, owner: UUID, session: str) -> list[bytes]:
         """Return the keys `session`, `sessions`, `state` and `deletions`, for a write into a session."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from breadcrumbs.runtime.errors import NotFound, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.clock import ServerClock
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.shared_cache import SharedCache
 from breadcrumbs.runtime.store.write_cache import WriteCache
 
 WALK_BYTES: Final = 4 << 20
@@ -41,6 +42,12 @@ class ReadContext(Protocol):
 
     @property
     def write_cache(self) -> WriteCache: ...
+
+    @property
+    def shared_cache(self) -> SharedCache: ...
+
+    @property
+    def group_of(self) -> Mapping[int, int]: ...
 
     @property
     def secret(self) -> bytes: ...

@@ -9,7 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane
-from breadcrumbs.runtime.store.batched_reads import Read, read_command
+from breadcrumbs.runtime.store.batched_reads import LastWriteRead
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -36,10 +36,9 @@ def derive_id_beside(store: Store, beside: Placed, *parts: str) -> UUID:
     return derived_id(lane_beside(store, beside), *parts)
 
 
-def last_write_beside(store: Store, beside: Placed) -> Read[int]:
+def last_write_beside(store: Store, beside: Placed) -> LastWriteRead:
     """Read the time of the last write in the lane of a breadcrumb. 0: there was none."""
-    lane = lane_beside(store, beside)
-    return read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
+    return LastWriteRead(lane_beside(store, beside))
 
 
 def lane_beside(store: Store, placed: Placed) -> int:

@@ -316,7 +316,7 @@ class ScriptCalls:
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script, wrapped in commit.lua."""
         (keys, args), names, lease, ended, asked = call, self._keys, fence.lease, fence.ended, fence.requested
-        lane, kind = lease.lane, lease.kind
+        lane, kind, trigger = lease.lane, lease.kind, fence.trigger
         lease_key = names.lease(lane, kind)
         return [
             *keys,
@@ -327,6 +327,7 @@ class ScriptCalls:
             names.dead_letters(lane, kind),
             lease_key if ended is None else names.running(lane, ended.owner, ended.session),
             lease_key if asked is None else names.by_session(lane, asked.owner, asked.session, AGENT_CANCEL),
+            lease_key if trigger is None else names.body(lane, trigger[0], trigger[1].bytes),
         ], [
             *args,
             lease.value,

@@ -49,6 +49,9 @@ _ABOUT_FIELDS: Final[dict[str, dict[str, type]]] = {
 }
 """Facts about the session by schema: the key in the context, and its type."""
 
+ABOUT_SCHEMAS: Final = frozenset(_ABOUT_FIELDS)
+"""Schemas whose breadcrumbs change the facts about their session."""
+
 ACTIVE: Final = _ABOUT_PREFIX + "active"
 BEGAN_BY: Final = _ABOUT_PREFIX + "began_by"
 """The user whose breadcrumb began the session. Stays if that breadcrumb is deleted. See create.lua and import.lua."""

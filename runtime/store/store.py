@@ -77,6 +77,7 @@ from breadcrumbs.runtime.store.script_replies import (
     decode_delete,
     decode_update,
 )
+from breadcrumbs.runtime.store.shared_cache import SharedCache, note_shared_write
 from breadcrumbs.runtime.store.state import StateReaders, is_about_session, stored_changes
 from breadcrumbs.runtime.store.write_cache import WriteCache
 from breadcrumbs.runtime.store.written import Written
@@ -121,6 +122,7 @@ class Store:
         self.max_state_bytes = options.max_state_bytes
         self.clock = ServerClock(connection)
         self.write_cache = WriteCache()
+        self.shared_cache = SharedCache()
         self.quotas: QuotaGate | None = None
         """None: no quotas are set."""
         if options.quotas is not None and options.quotas.are_set:
@@ -129,9 +131,10 @@ class Store:
         self._calls = ScriptCalls(
             keys, idempotency_seconds=options.idempotency_seconds, max_state_bytes=options.max_state_bytes
         )
-        self._group_of = {
+        self.group_of: Mapping[int, int] = {
             lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
         }
+        """Lanes with the same number can be read by one script call."""
 
     @classmethod
     async def open(
@@ -219,8 +222,9 @@ class Store:
         else:
             reply = await self._run_create_within_quota(self.quotas, creation, others)
         written = decode_create(reply, creation)
+        await self._note_write(owner, session)
         if written.breadcrumb is not None:
-            self.write_cache.put(written.breadcrumb, permanent=content.expiry == ttl.NEVER)
+            self.write_cache.put(written.breadcrumb, permanent=_is_permanent(content))
         return written
 
     def _run_create(
@@ -321,7 +325,7 @@ class Store:
             return None
         if written is None or written.breadcrumb is None:
             return None
-        self.write_cache.put(written.breadcrumb, permanent=update.content.expiry == ttl.NEVER)
+        self.write_cache.put(written.breadcrumb, permanent=_is_permanent(update.content))
         return written.breadcrumb
 
     async def _current(self, owner: UUID, id: UUID) -> Breadcrumb | None:
@@ -354,6 +358,7 @@ class Store:
             if unconfirmed is not None:
                 crumb = await self._find_unconfirmed(lane, base, unconfirmed)
                 if crumb is not None:
+                    await self._note_write(owner, base.session_id)
                     return Written(id, crumb.version, crumb.created, crumb.updated, breadcrumb=crumb)
             admitted = change if options.admit is None else options.admit(base, change)
             if expected_version is not None and base.version != expected_version:
@@ -369,6 +374,7 @@ class Store:
                 unconfirmed = update
                 continue
             if written is not None:
+                await self._note_write(owner, base.session_id)
                 return written
             # Another writer was faster. Without a pause, the same would happen again to all but one of many writers.
             await anyio.sleep(random.uniform(0, 0.001 * min(attempt + 1, 50)))  # noqa: S311
@@ -527,7 +533,9 @@ class Store:
     ) -> DeleteReply:
         call = self._calls.delete(lane, base, only_expired=only_expired, deletion=deletion)
         call = self._counted(lane, base.owner_id, base.id, "delete", call)
-        return decode_delete(await self.connection.run(lane, self._scripts(base.owner_id).delete, *call))
+        reply = decode_delete(await self.connection.run(lane, self._scripts(base.owner_id).delete, *call))
+        await self._note_write(base.owner_id, base.session_id)
+        return reply
 
     # Importing
 
@@ -549,6 +557,7 @@ class Store:
         call = self._calls.restore(lane, crumb, history, reduced_at)
         call = self._counted(lane, owner, crumb.id, "import", call)
         reply = await self.connection.run(lane, self._scripts(owner).restore, *call)
+        await self._note_write(owner, crumb.session_id)
         try:
             check_import(reply, crumb)
         except SessionGone:
@@ -587,6 +596,11 @@ class Store:
         if self.quotas is None or self.quotas.quota(owner) is None:
             return call
         return self._calls.counted(lane, owner, id, kind, call)
+
+    async def _note_write(self, owner: UUID, session: str | None) -> None:
+        """Make a write visible to the caches of all processes, if it has no session."""
+        if session is None:
+            await note_shared_write(self.connection, self.keys, owner)
 
     async def _run_commit(self, lane: int, script: Script, fence: Fence, call: CallArguments) -> Reply:
         """Run a script as a worker's commit."""
@@ -669,7 +683,7 @@ class Store:
 
     async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]:
         """Return the results of several reads, in one round trip per node."""
-        batch = ReadBatch(reads, self._group_of)
+        batch = ReadBatch(reads, self.group_of)
         return await batch.resolve(await retry_once(lambda: self.connection.call_all(batch.commands)))
 
     async def recent(
@@ -739,6 +753,11 @@ def _expected_version(session: str | None, version: SessionVersion) -> SessionVe
         check_new_session_id(session)
     # A session that an older version of Breadcrumbs began under such a name continues.
     return "*" if version is None else version
+
+
+def _is_permanent(content: Content) -> bool:
+    """Return whether only a deletion or an update ends a version. A context that is reduced keeps its version."""
+    return content.expiry == ttl.NEVER or content.expiry.reduces
 
 
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:

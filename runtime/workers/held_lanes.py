@@ -20,6 +20,7 @@ from breadcrumbs.runtime.workers.concurrency import run_all
 from breadcrumbs.runtime.workers.lane import Lane
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.liveness import Liveness
+from breadcrumbs.runtime.workers.session_cache import SessionCache
 
 _log = structlog.get_logger("breadcrumbs.worker")
 
@@ -31,6 +32,7 @@ class HeldLanes:
         self, leases: Leases, liveness: Liveness, follower: Follower[Lane], metrics: WorkerMetrics
     ) -> None:
         self.by_number: dict[int, Lane] = {}
+        self.sessions = SessionCache()
         self._metrics = metrics
         self._taken_from: dict[str, list[int]] = {}
         """Lanes that were taken since the last report, by the worker that had not released them."""
@@ -63,6 +65,8 @@ class HeldLanes:
             Lane.from_progress(lease, self._leases, one, held_until=held_until)
             for lease, one in zip(leases, progress, strict=True)
         ]
+        for lane in lanes:
+            lane.sessions = self.sessions
         await run_all(self._begin, lanes)
 
     async def _begin(self, lane: Lane) -> None:

@@ -17,6 +17,7 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import Lease
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts
 from breadcrumbs.runtime.workers.leases import Leases, Progress
+from breadcrumbs.runtime.workers.session_cache import SessionCache
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.workers.turn import Turn
@@ -62,6 +63,8 @@ class Lane:
     """Low-water mark that is stored on the server."""
     saved_answers: set[int] = field(default_factory=set)
     """Times of the events whose running answers this worker has saved."""
+    sessions: SessionCache = field(default_factory=SessionCache)
+    """Cache of the worker."""
     closing: bool = False
     """The lane is being released or is lost. No more events are accepted."""
     idle: anyio.Event = field(default_factory=anyio.Event)

@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
 import anyio
 
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost
+from breadcrumbs.runtime.store.batched_reads import Read, SessionRead, build_reads
+from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry.turns import TurnReport
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnStopped
 from breadcrumbs.runtime.workers.lane import Lane, session_key
@@ -52,6 +55,8 @@ class Turn:
     """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
     requested_at: int = 0
     """Time of the message or of its last retry. A later cancellation refuses the answer. Set by the handler."""
+    trigger_unchecked: bool = False
+    """The trigger is from the memory of the worker. Commits check that it still exists."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
@@ -65,12 +70,28 @@ class Turn:
 
         The last commit of a turn also acknowledges the event. `answer` is the id of the answer that the commit writes.
         """
-        lease, since = self.lane.lease, self.event.at
+        event, lease, since = self.event, self.lane.lease, self.event.at
+        self.lane.sessions.begin_commit(event)
+        trigger = (event.owner_id, event.id) if self.trigger_unchecked else None
         if acknowledge:
             self.commits = True
-            up_to = self.lane.low_water_mark(finished=self.event.at)
-            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=self.ended_answers())
-        return Fence(lease, since=since, ended=None if answer is None else self.ended_answers(answer))
+            up_to = self.lane.low_water_mark(finished=since)
+            ended = self.ended_answers()
+            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=ended, trigger=trigger)
+        ended = None if answer is None else self.ended_answers(answer)
+        return Fence(lease, since=since, ended=ended, trigger=trigger)
+
+    def committed(self, store: Store, crumb: Breadcrumb) -> None:
+        """Note the result of a commit. Without this call, the next turn of the session reads everything again."""
+        self.lane.sessions.end_commit(store, self.event, crumb)
+
+    async def read_batch(self, store: Store, *reads: Read[Any] | SessionRead) -> list[Any]:
+        """Return the results of reads. The memory of the worker answers those of the session, if it can."""
+        if self.lane.closing or self.attempt > 1:
+            return list(await store.read_batch(*build_reads(store, reads)))
+        values, unchecked = await self.lane.sessions.read_batch(store, self.lane.lease, self.event, reads)
+        self.trigger_unchecked = self.trigger_unchecked or unchecked
+        return values
 
     def ended_answers(self, answer: UUID | None = None) -> EndedAnswers | None:
         """Return the running answers that can be saved for this turn. None: none was saved."""
@@ -147,7 +168,7 @@ class Ended(Enum):
     """The turn is over for this worker, without an error to report."""
 
     FINISHED = auto()
-    """The event is done, or its session was deleted."""
+    """The event is done, or its session or its trigger was deleted."""
     LEASE_LOST = auto()
     """The lease has expired, or another worker has the lane."""
     ABANDONED = auto()
@@ -209,7 +230,9 @@ def stopped_result(turn: Turn) -> AttemptResult | None:
 def _failure_result(turn: Turn, error: Exception, max_attempts: int) -> AttemptResult:
     if isinstance(error, LeaseLost):
         return Ended.LEASE_LOST
-    if isinstance(error, SessionGone):
+    if isinstance(error, TriggerGone):
+        turn.commits = False
+    if isinstance(error, SessionGone | TriggerGone):
         return Ended.FINISHED
     if isinstance(error, STORE_UNAVAILABLE):
         return Postponed(error)

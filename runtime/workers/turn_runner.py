@@ -13,7 +13,7 @@ import structlog
 
 from breadcrumbs.runtime.errors import SessionGone, StoreError
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
 from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.telemetry.tracing import carried
 from breadcrumbs.runtime.telemetry.turns import TurnReport, TurnSubject
@@ -250,8 +250,8 @@ class TurnRunner:
             await self._handler.give_up(turn, error)
         except (LeaseLost, *STORE_UNAVAILABLE):
             raise
-        except SessionGone:
-            turn.dead_letter = b""  # a deleted session keeps no dead letters
+        except (SessionGone, TriggerGone):
+            turn.dead_letter = b""  # a deleted session or message keeps no dead letters
         except Exception as problem:  # the dead letter is stored anyway
             _log.error(
                 "writing the error into the session failed",

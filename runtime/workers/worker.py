@@ -364,6 +364,7 @@ class Worker:
         The deletion of a session is not queued. It discards the waiting events of the session and stops its turn. This
         method must not wait: the low-water mark must not pass an event that is not queued yet.
         """
+        lane.sessions.apply(lane.lease, event)
         if not self._is_skipped(event, lane):
             if event.operation == "session_deleted":
                 lane.drop_session(session_key(event))
