@@ -85,6 +85,8 @@ _STORE_DEFAULTS: Final = StoreOptions()
 _CREATE_DEFAULTS: Final = CreateOptions()
 _UPDATE_DEFAULTS: Final = UpdateOptions()
 
+_REPAIR: Final = Script("repair")
+
 _HEADER_BYTES: Final = 128
 """Maximum size of a stored body without its JSON, in bytes."""
 
@@ -220,7 +222,7 @@ class Store:
             reply = await self._run_create_within_quota(self.quotas, creation, others)
         written = decode_create(reply, creation)
         if written.breadcrumb is not None:
-            self.write_cache.put(written.breadcrumb, permanent=content.expiry == ttl.NEVER)
+            self.write_cache.put(written.breadcrumb, permanent=ttl.is_never(content.expiry))
         return written
 
     def _run_create(
@@ -321,7 +323,7 @@ class Store:
             return None
         if written is None or written.breadcrumb is None:
             return None
-        self.write_cache.put(written.breadcrumb, permanent=update.content.expiry == ttl.NEVER)
+        self.write_cache.put(written.breadcrumb, permanent=ttl.is_never(update.content.expiry))
         return written.breadcrumb
 
     async def _current(self, owner: UUID, id: UUID) -> Breadcrumb | None:
@@ -568,6 +570,10 @@ class Store:
         call = self._counted(lane, owner, newest.id, "extend", call)
         await self.connection.run(lane, self._scripts(owner).extend, *call)
         return True
+
+    async def repair_indexes(self, lane: int, crumb: Breadcrumb) -> int:
+        """Add the missing index entries of a breadcrumb and correct wrong ones. Return their number."""
+        return int(await self.connection.run(lane, _REPAIR, *self._calls.repair(lane, crumb)))
 
     async def _remove_signpost(self, lane: int, crumb: Breadcrumb) -> None:
         """Remove the signpost of a breadcrumb that is not in its home lane."""
