@@ -32,7 +32,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.keys import Keys
-from breadcrumbs.runtime.store.opening import DEFAULT_LANES
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES, FORMAT
 from breadcrumbs.runtime.store.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
@@ -90,6 +90,7 @@ class CreateCommand:
         """Record the command for a document."""
         recorder: Any = _Recorder()
         store = Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"")
+        store.use_format(FORMAT)
         await store.create(owner, BreadcrumbCreate.parse(document))
         return cls(recorder.recorded)
 

@@ -16,8 +16,8 @@ class Indexes(NamedTuple):
 
     keys: list[bytes]
     """Keys of the indexes. See `Keys.indexes` for their order."""
-    unindexed: list[bytes]
-    """Members of the set of unindexed tags, one for each tag without an index."""
+    unindexed: list[int | bytes]
+    """Score and member for each tag without an index, for the sorted set of unindexed tags."""
 
 
 def indexes_of(keys: Keys, lane: int, crumb: Breadcrumb) -> list[bytes]:
@@ -45,7 +45,7 @@ class IndexPlanner:
         indexed = dict.fromkeys(tag for tag in tags if tag not in omitted and not tag.startswith(SESSION))
         return Indexes(
             self._keys.indexes(lane, owner, schema, session, indexed),
-            [tag_index.unindexed_member(schema, tag) for tag in dict.fromkeys(omitted)],
+            [part for tag in omitted for part in (0, tag_index.unindexed_member(schema, tag))],
         )
 
     def plan_crumb(self, lane: int, crumb: Breadcrumb) -> Indexes:

@@ -22,9 +22,9 @@ Per lane, indexes: sorted sets; member = the 16 bytes of the id, score = created
     u <owner>                                 breadcrumbs that were updated; score = updated_at. Without an update the
                                               created_at in the other indexes is also the time of the last write
     d <owner>                        set      schema names that `s` has for this owner in this lane
-    U <owner>                        set      unindexed tags: schema + null byte + tag. `t` of this tag can lack
-                                              breadcrumbs of this schema (see tag_index.py). No member is ever removed.
-                                              Absent in a store of format 1
+    U <owner>                        zset     unindexed tags: member = tag + null byte + schema, score = 0. `t` of this
+                                              tag can lack breadcrumbs of this schema (see tag_index.py). No member is
+                                              ever removed. Absent in a store of format 1
 Per session
     n <owner> <session>              hash     facts about the session:
                                               version, created, size (number of its breadcrumbs)
@@ -95,12 +95,14 @@ Lane 0 only: small records of an owner
     V <owner>                        hash     archive: kind (one byte) + 16 hexadecimal digits of the digest ->
                                               `<time when it was kept> <JSON>`; "" -> bytes of all documents
     L <owner> <kind>                 list     log of the archive, the newest entry first: see archive.lua
-    H                                hash     hygiene counters
+    H                                hash     hygiene counters; conversion: its progress (JSON, see conversion.py)
+    X                                string   process that converts the store to format 2; expires by itself
 Once per store
     <namespace>:meta                 hash     number of lanes, format, the secret that signs tokens and cursors
                                               id: the identity of the store; absent in a store of an earlier version
                                               until a process of this version opens it
                                               marked: 1 if every lane has its marker `I`, else absent
+                                              converted: number of the format whose conversion is complete, else absent
 """
 
 from __future__ import annotations
@@ -118,6 +120,7 @@ BODY: Final = b"b"
 SCHEMAS: Final = b"d"
 UPDATED: Final = b"u"
 IN_SESSION: Final = b"x"
+BY_TAG: Final = b"t"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
 OWNER_RECORDS: Final = frozenset((b"A", b"S", b"V"))
@@ -333,6 +336,9 @@ class Keys:
 
     def tenants(self) -> bytes:
         return self._prefixes[0] + b"T"
+
+    def conversion(self) -> bytes:
+        return self._prefixes[0] + b"X"
 
     def hygiene(self) -> bytes:
         return self._prefixes[0] + b"H"

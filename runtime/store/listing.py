@@ -20,6 +20,7 @@ from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
 from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
+from breadcrumbs.runtime.store.tag_index import schema_in, unindexed_range
 
 MAX_SCANNED: Final = 50_000
 """Breadcrumbs scanned per page. After that a page ends early (with a cursor), so that a filter that rarely matches does
@@ -228,10 +229,8 @@ async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
 async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list[list[Index]]:
     """Return sets of indexes. Each set contains all results of the query."""
     lanes, keys = range(context.keys.lanes), context.keys
-    choices = [
-        [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-        for tag in dict.fromkeys(query.all_tags)
-    ]
+    by_tag = await _tag_indexes(context, owner, query)
+    choices = [by_tag[tag] for tag in dict.fromkeys(query.all_tags)]
     if query.schema_name is not None:
         choices.append([Index(lane, keys.by_schema(lane, owner, query.schema_name)) for lane in lanes])
     if query.any_tags:
@@ -240,8 +239,8 @@ async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list
             if tag.startswith(SESSION):
                 union += await _session_indexes(context, owner, tag[len(SESSION) :], query.schema_name)
             else:
-                union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-        choices.append(union)
+                union += by_tag[tag]
+        choices.append(list(dict.fromkeys(union)))
     if not choices:
         schemas = await list_schemas(context, owner, list(lanes))
         choices.append(
@@ -252,6 +251,31 @@ async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list
             ]
         )
     return choices
+
+
+async def _tag_indexes(context: ReadContext, owner: UUID, query: Query) -> dict[str, list[Index]]:
+    """Return for each tag of a query the indexes that contain all breadcrumbs with this tag.
+
+    These are its own index, and the indexes of the schemas for which it is not indexed: see tag_index.py.
+    """
+    keys, lanes = context.keys, range(context.keys.lanes)
+    tags = list(
+        dict.fromkeys(tag for tag in (*query.all_tags, *query.any_tags) if not tag.startswith(SESSION))
+    )
+    places = [(tag, lane) for tag in tags for lane in lanes]
+    replies = await context.connection.call_all(
+        [
+            (lane, (b"ZRANGEBYLEX", keys.unindexed_tags(lane, owner), *unindexed_range(tag)))
+            for tag, lane in places
+        ]
+    )
+    found: dict[str, list[Index]] = {tag: [] for tag in tags}
+    for (tag, lane), members in zip(places, replies, strict=True):
+        found[tag].append(Index(lane, keys.by_tag(lane, owner, tag)))
+        for schema in map(schema_in, members):
+            if query.schema_name in (None, schema):
+                found[tag].append(Index(lane, keys.by_schema(lane, owner, schema)))
+    return found
 
 
 async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[Index]:

@@ -125,7 +125,7 @@ class _Common(NamedTuple):
     note: bytes
     """The event of a breadcrumb that is neither private nor traced."""
     user: bytes
-    unindexed: list[bytes]
+    unindexed: list[int | bytes]
 
 
 class ScriptCalls:

@@ -46,7 +46,7 @@ from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import WALK_BYTES, retry_once
-from breadcrumbs.runtime.store.opening import Address, open_connection
+from breadcrumbs.runtime.store.opening import FORMATS, Address, open_connection
 from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion, StoreOptions, UpdateOptions
 from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
 from breadcrumbs.runtime.store.reduction import (
@@ -119,6 +119,7 @@ class Store:
         self.secret = secret
         self.identity = identity
         """Random id of the store, the same for all processes. None: the server could not store one."""
+        self.format = FORMATS[0]
         self.max_content_bytes = options.max_content_bytes
         self.max_state_bytes = options.max_state_bytes
         self.clock = ServerClock(connection)
@@ -148,14 +149,21 @@ class Store:
 
         Raise `StoreReplaced` if the options expect another identity.
         """
-        connection, keys, secret, identity = await open_connection(url, namespace, lanes, options)
+        connection, keys, secret, format, identity = await open_connection(url, namespace, lanes, options)
         try:
             store = cls(connection, keys, secret=secret, identity=identity, options=options)
+            store.use_format(format)
             await store.clock.synchronize()
         except BaseException:
             await connection.close()
             raise
         return store
+
+    def use_format(self, format: str) -> None:
+        """Write in a format from now on: see formats.py."""
+        self.format = format
+        if format != FORMATS[0]:
+            self._calls.omit_tags()
 
     async def close(self) -> None:
         await self.connection.close()

@@ -4,9 +4,9 @@ An index entry of a tag takes 78 bytes and 5 µs per write. It is worth that if 
 Nearly all messages of a chat have the same tags, such as `user:message`. For the schemas below, such tags have no
 entries. A query by one of them reads the index of the schema and filters.
 
-A writer that leaves out an entry records schema and tag in the set of unindexed tags of its lane (`U` in keys.py).
-Readers use only that set, not this declaration. Results are therefore complete for data of every version of the
-declaration, and of versions that index all tags.
+A writer that leaves out an entry records tag and schema in the sorted set of unindexed tags of its lane (`U` in
+keys.py). Readers use only that set, not this declaration. Results are therefore complete for data of every version of
+the declaration, and of versions that index all tags.
 """
 
 from __future__ import annotations
@@ -68,5 +68,15 @@ def unindexed(schema: str, tags: Iterable[str]) -> list[str]:
 
 
 def unindexed_member(schema: str, tag: str) -> bytes:
-    """Return the member of the set of unindexed tags. A schema name contains no null byte."""
-    return b"%s\0%s" % (schema.encode(), tag.encode())
+    """Return the member for a schema and a tag in the sorted set of unindexed tags."""
+    return b"%s\0%s" % (tag.encode(), schema.encode())
+
+
+def unindexed_range(tag: str) -> tuple[bytes, bytes]:
+    """Return the first and the last possible member of a tag, in the form of ZRANGEBYLEX."""
+    return b"[%s\0" % tag.encode(), b"(%s\1" % tag.encode()
+
+
+def schema_in(member: bytes) -> str:
+    """Return the schema of a member. A schema name contains no null byte."""
+    return member.rpartition(b"\0")[2].decode()

@@ -123,12 +123,14 @@ class _IndexSurvey:
         keys, owner, schema = self._store.keys, crumb.owner_id, crumb.schema_name or ""
         recorded = await self._store.connection.call_all(
             [
-                (lane, (b"SISMEMBER", keys.unindexed_tags(lane, owner), unindexed_member(schema, tag)))
+                (lane, (b"ZSCORE", keys.unindexed_tags(lane, owner), unindexed_member(schema, tag)))
                 for tag in crumb.tags
             ]
         )
         return {
-            keys.by_tag(lane, owner, tag) for tag, is_set in zip(crumb.tags, recorded, strict=True) if is_set
+            keys.by_tag(lane, owner, tag)
+            for tag, score in zip(crumb.tags, recorded, strict=True)
+            if score is not None
         }
 
     async def _repair(self, lane: int, crumb: Breadcrumb) -> None:

@@ -22,7 +22,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       15 the time when the session must have begun, '' = any time, 0 = it must not exist yet
       16 the user of the session if this write begins it (JSON), '' = none
       17 '1' = write nothing, only return the result of an earlier run
-      18 number of tags that get no index entry, then a member of the set of unindexed tags for each of them
+      18 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
       then, only if the session's state changes: maximum size of the state in bytes, and
       the changes: name, JSON, name, JSON …; '' instead of JSON = remove the name
 Reply {0, version, created_at, updated_at, session's version}   WRITTEN
@@ -137,7 +137,7 @@ redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. ARGV[2] .. ARGV[1] .. '1 
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
 for i = 12, #KEYS do redis.call('ZADD', KEYS[i], stamp, ARGV[1]) end
-if unindexed > 0 then redis.call('SADD', KEYS[11], (unpack or table.unpack)(ARGV, 19, 18 + unindexed)) end
+if unindexed > 0 then redis.call('ZADD', KEYS[11], (unpack or table.unpack)(ARGV, 19, 18 + unindexed)) end
 redis.call('SADD', KEYS[5], ARGV[7])
 -- With negative max_reads ('all') the breadcrumb expires only after its last read: read.lua adds it to the queue.
 if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, ARGV[2] .. ARGV[1])

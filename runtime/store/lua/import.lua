@@ -14,7 +14,7 @@ ARGV  1 id (16 bytes)    2 owner (16 bytes)
       9 event: the part after owner, id and version
       10 session, '' = none            11 how many changes of the session's state follow
       12 the user of the session if it began with this breadcrumb (JSON), '' = none
-      13 number of tags that get no index entry, then a member of the set of unindexed tags for each of them
+      13 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
       then name, JSON, name, JSON …, then older versions: version, body, version, body …
 Reply {0, version, created_at, updated_at}   WRITTEN
       {3, version, created_at, updated_at}   ID_TAKEN
@@ -41,7 +41,7 @@ local changes = 2 * tonumber(ARGV[11])
 for i = first_change + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[i], ARGV[i + 1]) end
 if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
 for i = 13, #KEYS do redis.call('ZADD', KEYS[i], ARGV[5], ARGV[1]) end
-if unindexed > 0 then redis.call('SADD', KEYS[12], (unpack or table.unpack)(ARGV, 14, 13 + unindexed)) end
+if unindexed > 0 then redis.call('ZADD', KEYS[12], (unpack or table.unpack)(ARGV, 14, 13 + unindexed)) end
 redis.call('SADD', KEYS[5], ARGV[8])
 if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end
 if ARGV[10] ~= '' then

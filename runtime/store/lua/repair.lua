@@ -5,7 +5,7 @@ Add the missing index entries of a breadcrumb and correct wrong ones. Changes no
 KEYS  1 body   2 expiries   3 schemas   4 updated   5 unindexed tags   6… indexes
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the version that these indexes belong to
-      4 schema name        5… members of the set of unindexed tags for the tags that get no index entry
+      4 schema name        5… score and member of the unindexed tags (tag_index.py), score and member …
 Reply the number of entries that were missing or wrong; 0 also if the breadcrumb is deleted or has another version now
 ]]
 local body = redis.call('GET', KEYS[1])
@@ -14,7 +14,7 @@ local version, created, updated, expires, reads = string.match(body, '^(%d+) (%d
 if version ~= ARGV[3] then return 0 end
 local repaired = 0
 for i = 6, #KEYS do repaired = repaired + redis.call('ZADD', KEYS[i], 'CH', created, ARGV[1]) end
-for i = 5, #ARGV do repaired = repaired + redis.call('SADD', KEYS[5], ARGV[i]) end
+for i = 5, #ARGV, 2 do repaired = repaired + redis.call('ZADD', KEYS[5], ARGV[i], ARGV[i + 1]) end
 repaired = repaired + redis.call('SADD', KEYS[3], ARGV[4])
 if version ~= '1' or created ~= updated then
   repaired = repaired + redis.call('ZADD', KEYS[4], 'CH', updated, ARGV[1])

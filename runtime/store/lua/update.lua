@@ -21,7 +21,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       12 the body to store in the history instead of the old one, '' = the old one
       13 session, '' = none            14 '1' = counts as a change of the session
       15 the time of the event that led to this write, '' = none
-      16 number of tags that get no index entry, then a member of the set of unindexed tags for each of them
+      16 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
       then values of the session's state that this breadcrumb set and whose readers change: name, JSON, name, JSON …
 Reply {0, version, created_at, updated_at}   WRITTEN
       {1, version}                           VERSION_CONFLICT: another writer was faster
@@ -68,7 +68,7 @@ local leave = tonumber(ARGV[9])
 for i = 13, 12 + leave do redis.call('ZREM', KEYS[i], ARGV[1]) end
 for i = 13 + leave, #KEYS do redis.call('ZADD', KEYS[i], created, ARGV[1]) end
 local unindexed = tonumber(ARGV[16])
-if unindexed > 0 then redis.call('SADD', KEYS[12], (unpack or table.unpack)(ARGV, 17, 16 + unindexed)) end
+if unindexed > 0 then redis.call('ZADD', KEYS[12], (unpack or table.unpack)(ARGV, 17, 16 + unindexed)) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
