@@ -121,6 +121,7 @@ class TagConversion:
                 yield _PAUSE_SECONDS
             self.progress.indexes_done += 1
         await mark_converted(self._store)
+        await self._store.connection.call(0, b"DEL", self._store.keys.conversion())
         self.progress.done = True
 
     async def _convert(self, index: FoundKey, *, remove: bool) -> AsyncGenerator[int, None]:

@@ -1,13 +1,16 @@
 """Data format of a store. Format 2 leaves out index entries of tags (see tag_index.py), which format 1 needs.
 
-This version reads and writes both formats. A store keeps its format until `crumb doctor --fix` raises it, because
-processes of earlier versions use the store until they are replaced. They do not open a store of format 2.
+This version reads and writes both formats. Processes of earlier versions do not open a store of format 2. Those that run
+already would not find everything in it. So a store keeps its format until `crumb doctor --fix` raises it. A process that
+starts the embedded server raises it at once, because no other process uses the store yet.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
+from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.store.opening import FORMAT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_reports import list_workers
@@ -43,6 +46,16 @@ async def raise_format(store: Store) -> None:
     await store.connection.call(0, b"HDEL", store.keys.meta, _CONVERTED)
     await store.connection.call(0, b"HSET", store.keys.meta, "format", FORMAT)
     store.use_format(FORMAT)
+
+
+async def raise_if_unused(store: Store) -> None:
+    """Raise a store that no other process uses, unless workers of an earlier version wait for its server.
+
+    An error is ignored: the server can be full or read-only, and the old format works as well.
+    """
+    with suppress(StoreError):
+        if store.format != FORMAT and not await old_workers(store):
+            await raise_format(store)
 
 
 async def is_converted(store: Store) -> bool:

@@ -23,8 +23,8 @@ Per lane, indexes: sorted sets; member = the 16 bytes of the id, score = created
                                               created_at in the other indexes is also the time of the last write
     d <owner>                        set      schema names that `s` has for this owner in this lane
     U <owner>                        zset     unindexed tags: member = tag + null byte + schema, score = 0. `t` of this
-                                              tag can lack breadcrumbs of this schema (see tag_index.py). No member is
-                                              ever removed. Absent in a store of format 1
+                                              tag can lack breadcrumbs of this schema (see tag_index.py). Removed with
+                                              the last breadcrumb of the schema. Absent in a store of format 1
 Per session
     n <owner> <session>              hash     facts about the session:
                                               version, created, size (number of its breadcrumbs)

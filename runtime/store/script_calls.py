@@ -6,7 +6,7 @@ change here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -26,6 +26,7 @@ from breadcrumbs.runtime.store.indexes import Indexes, IndexPlanner, indexes_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import SessionVersion
 from breadcrumbs.runtime.store.state import StateReaders, may_set_state, stored_changes
+from breadcrumbs.runtime.store.tag_index import CHAT_SCHEMAS
 from breadcrumbs.runtime.telemetry.tracing import carried
 
 DELETION_RECORD_SECONDS: Final = 31 * 86_400
@@ -227,7 +228,7 @@ class ScriptCalls:
             *keys,
             self._state_key(lane, owner, session if update.state else None, keys[0]),
             self._deletions_key(lane, owner, None if since is None else session, keys[0]),
-            self._unindexed_key(lane, owner, join, keys[0]),
+            self._unindexed_key(lane, owner, (base.schema_name or "", content.schema_name), keys[0]),
             *leave,
             *join.keys,
         ], [
@@ -272,6 +273,7 @@ class ScriptCalls:
         return [
             *keys,
             self._state_key(lane, owner, base.session_id, keys[0]),
+            self._unindexed_key(lane, owner, (base.schema_name or "",), keys[0]),
             *indexes_of(self._keys, lane, base),
         ], [
             base.id.bytes,
@@ -327,7 +329,7 @@ class ScriptCalls:
             *keys,
             self._state_key(lane, owner, crumb.session_id, keys[0]),
             self._deletions_key(lane, owner, crumb.session_id, keys[0]),
-            self._unindexed_key(lane, owner, indexes, keys[0]),
+            self._unindexed_key(lane, owner, (crumb.schema_name or "",), keys[0]),
             *indexes.keys,
         ], [
             crumb.id.bytes,
@@ -433,8 +435,11 @@ class ScriptCalls:
         """
         return placeholder if session is None else self._keys.state(lane, owner, session)
 
-    def _unindexed_key(self, lane: int, owner: UUID, indexes: Indexes, placeholder: bytes) -> bytes:
-        return self._keys.unindexed_tags(lane, owner) if indexes.unindexed else placeholder
+    def _unindexed_key(self, lane: int, owner: UUID, schemas: Iterable[str], placeholder: bytes) -> bytes:
+        """Return the key of the unindexed tags, or the placeholder if none of the schemas has any."""
+        if self._planner.omits_tags and not CHAT_SCHEMAS.isdisjoint(schemas):
+            return self._keys.unindexed_tags(lane, owner)
+        return placeholder
 
     def _deletions_key(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> bytes:
         return placeholder if session is None else self._keys.deletions(lane, owner)

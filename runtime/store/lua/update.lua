@@ -7,7 +7,7 @@ KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updat
       8 session   9 sessions (any keys of the lane if ARGV 13 is '')
       10 state (any key of the lane if no values of the state follow ARGV 16)
       11 deletions (any key of the lane if ARGV 13 or ARGV 15 is '')
-      12 unindexed tags (any key of the lane if ARGV 16 is 0)
+      12 unindexed tags (the body if ARGV 16 is 0 and the old schema has none)
       13… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
@@ -57,6 +57,8 @@ if ARGV[4] ~= 'keep' then
 end
 -- Read before the first write, as in delete.lua.
 local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[13]) == 1
+local unindexed, no_longer_unindexed = tonumber(ARGV[16]), {}
+if last_of_schema and KEYS[12] ~= KEYS[1] then no_longer_unindexed = unindexed_tags_of(KEYS[12], ARGV[10]) end
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. next_version .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
@@ -67,11 +69,11 @@ redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
 for i = 13, 12 + leave do redis.call('ZREM', KEYS[i], ARGV[1]) end
 for i = 13 + leave, #KEYS do redis.call('ZADD', KEYS[i], created, ARGV[1]) end
-local unindexed = tonumber(ARGV[16])
 if unindexed > 0 then redis.call('ZADD', KEYS[12], (unpack or table.unpack)(ARGV, 17, 16 + unindexed)) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
+  for _, tag in ipairs(no_longer_unindexed) do redis.call('ZREM', KEYS[12], tag) end
 end
 if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, member)
 elseif expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
