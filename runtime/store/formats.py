@@ -1,8 +1,8 @@
 """Data format of a store. Format 2 leaves out index entries of tags (see tag_index.py), which format 1 needs.
 
-This version reads and writes both formats. Processes of earlier versions do not open a store of format 2. Those that run
-already would not find everything in it. So a store keeps its format until `crumb doctor --fix` raises it. A process that
-starts the embedded server raises it at once, because no other process uses the store yet.
+This version reads and writes both formats. Processes of earlier versions do not open a store of format 2, and would not
+find everything in it if they have opened it before. So a store keeps its format until `crumb doctor --fix` raises it. A
+process that starts the embedded server raises it at once, because no other process uses the store yet.
 """
 
 from __future__ import annotations

@@ -165,6 +165,7 @@ async def test_nothing_is_removed_before_running_listings_have_ended(old: Store)
 
 async def test_updates_and_deletions_of_old_breadcrumbs_leave_no_entries(old: Store) -> None:
     await raise_format(old)
+    await old.create(ALICE, crumb("new", tags=("workspace:docs",)))
     crumbs = [item async for item in old.walk(ALICE, Query())]
     for item in crumbs[:10]:
         await old.update(ALICE, item.id, change(tags=["topic:x"], schema_name=NOTE))
