@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -32,7 +33,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.keys import Keys
-from breadcrumbs.runtime.store.opening import DEFAULT_LANES
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES, FORMAT
 from breadcrumbs.runtime.store.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
@@ -75,10 +76,20 @@ def packed(command: Command) -> bytes:
     return pack(command)
 
 
+class _ReferenceScript:
+    """create.lua of commit 1bd9899."""
+
+    def __init__(self) -> None:
+        self.source = Path(__file__).with_name("reference_create.lua").read_bytes()
+        self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
 class CreateCommand:
     """The EVALSHA command that `Store.create` sends, which can be sent again with other ids."""
 
-    def __init__(self, recorded: tuple[int, Script, list[bytes], list[bytes | str | int]]) -> None:
+    def __init__(
+        self, recorded: tuple[int, Script | _ReferenceScript, list[bytes], list[bytes | str | int]]
+    ) -> None:
         self.lane, self.script, keys, args = recorded
         self._id = args[0]
         assert isinstance(self._id, bytes)
@@ -90,8 +101,21 @@ class CreateCommand:
         """Record the command for a document."""
         recorder: Any = _Recorder()
         store = Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"")
+        store.use_format(FORMAT)
         await store.create(owner, BreadcrumbCreate.parse(document))
         return cls(recorder.recorded)
+
+    @classmethod
+    async def reference(cls, document: dict[str, Any]) -> CreateCommand:
+        """Return the command that commit 1bd9899 sends for a document: the floor that creates are measured against."""
+        recorder: Any = _Recorder()
+        # Data format 1 indexes every tag, as that commit does.
+        await Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"").create(
+            OWNER, BreadcrumbCreate.parse(document)
+        )
+        lane, _, keys, args = recorder.recorded
+        # The later keys and arguments (deletions, unindexed tags, replays) did not exist.
+        return cls((lane, _ReferenceScript(), [*keys[:9], *keys[11:]], args[:16]))
 
     def packed(self) -> bytes:
         """Return the encoded command with a new id."""
@@ -116,7 +140,7 @@ class RawLink:
         self._socket.sendall(packed(command))
         return self._replies(1)[0]
 
-    def load(self, script: Script) -> None:
+    def load(self, script: Script | _ReferenceScript) -> None:
         self.call("SCRIPT", "LOAD", script.source)
 
     def pipeline(self, commands: Iterable[bytes], *, size: int = 50) -> None:

@@ -51,6 +51,7 @@ from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.maintenance.load_history import sample_forever
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.formats import raise_if_unused
 from breadcrumbs.runtime.store.identity_watch import watch_identity
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
@@ -153,6 +154,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
     store = await open_known_store(settings, url)
     reader = EventReader(store)
     try:
+        if settings.redis is None:  # this process has just started the server
+            await raise_if_unused(store)
         hub = EventHub(store, reader)
         hygiene = Hygiene(store, settings)
         try:

@@ -9,7 +9,7 @@ import os
 import time
 from functools import lru_cache
 from hashlib import blake2b
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 from breadcrumbs.runtime.errors import InvalidInput
 
@@ -17,13 +17,22 @@ MAX_LANES = 1 << 12
 
 _VERSION_7 = 7 << 76
 _VARIANT = 2 << 62
+_set_int, _set_safety = (vars(UUID)[name].__set__ for name in ("int", "is_safe"))
+
+
+def uuid_of(number: int) -> UUID:
+    """Return a UUID. Takes a third of the time of its constructor, which checks and converts its arguments."""
+    id = object.__new__(UUID)
+    _set_int(id, number)
+    _set_safety(id, SafeUUID.unknown)
+    return id
 
 
 def new_id(lane: int) -> UUID:
     """Create an id in `lane` from the time in milliseconds, the lane and 62 random bits."""
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(8)) >> 2
-    return UUID(int=milliseconds << 80 | _VERSION_7 | lane << 64 | _VARIANT | random)
+    return uuid_of(milliseconds << 80 | _VERSION_7 | lane << 64 | _VARIANT | random)
 
 
 def home_lane(id: UUID, lanes: int) -> int:

@@ -118,6 +118,8 @@ class Page:
     items: list[Breadcrumb]
     next_cursor: str | None
     """None on the last page."""
+    unindexed_tags: tuple[str, ...] = ()
+    """Tags of the query that were answered from the indexes of schemas, which takes longer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

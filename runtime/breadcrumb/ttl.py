@@ -116,6 +116,11 @@ class Expiry:
 NEVER = Expiry()
 
 
+def is_never(expiry: Expiry) -> bool:
+    """Return whether a breadcrumb with this expiry never expires."""
+    return expiry is NEVER or expiry == NEVER  # the identity is checked first because it is faster
+
+
 def plan_expiry(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
     """Convert the TTL fields of a breadcrumb to limits. Raises InvalidInput if a field is missing."""
     config = config or TtlConfig()

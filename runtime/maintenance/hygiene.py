@@ -8,7 +8,7 @@ Events that a kind of worker has not finished are kept, even if they are older t
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -17,7 +17,9 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.conversion import TagConversion
 from breadcrumbs.runtime.store.expiry import purge_expired
+from breadcrumbs.runtime.store.formats import adopt_format
 from breadcrumbs.runtime.store.housekeeping import (
     RunCounts,
     count_run,
@@ -29,6 +31,9 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_reports import remove_old_reports
 from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
+_CONVERSION_SECONDS: Final = 1.0
+"""Time that each run spends on the conversion of older data."""
+
 _log = structlog.get_logger("breadcrumbs.hygiene")
 
 
@@ -38,6 +43,7 @@ class Hygiene:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._sessions = Sessions(store)
+        self._conversion = TagConversion(store)
         self._window = int(settings.event_window.total_seconds() * 1_000_000)
         self._interval = settings.hygiene_interval.total_seconds()
 
@@ -63,6 +69,7 @@ class Hygiene:
                 errors += 1
                 log_store_error(_log, "hygiene failed in a lane", error, lane=lane)
         errors += await self._remove_old_reports()
+        errors += await self._convert()
         duration = (time.perf_counter() - began) * 1000
         report = RunCounts(purged, trimmed, round(duration, 3), errors)
         await self._count_run(report)
@@ -90,6 +97,16 @@ class Hygiene:
             await remove_old_reports(self._store)
         except StoreError as error:
             log_store_error(_log, "removing old worker reports failed", error)
+            return 1
+        return 0
+
+    async def _convert(self) -> int:
+        """Continue the conversion to the newest data format. Return 1 if that failed."""
+        try:
+            if await adopt_format(self._store):
+                await self._conversion.run(_CONVERSION_SECONDS)
+        except StoreError as error:
+            log_store_error(_log, "converting the store failed", error)
             return 1
         return 0
 

@@ -17,10 +17,14 @@ Per breadcrumb
 Per lane, indexes: sorted sets; member = the 16 bytes of the id, score = created_at
     x <owner> <len> <session> <schema>        breadcrumbs of one schema in one session ("" = without a session)
     s <owner> <schema>                        breadcrumbs of one schema ("" = without a schema)
-    t <owner> <tag>                           breadcrumbs with one tag; not for session tags, which `x` covers
+    t <owner> <tag>                           breadcrumbs with one tag; not for session tags, which `x` covers, and not
+                                              for the tags in `U`
     u <owner>                                 breadcrumbs that were updated; score = updated_at. Without an update the
                                               created_at in the other indexes is also the time of the last write
     d <owner>                        set      schema names that `s` has for this owner in this lane
+    U <owner>                        zset     unindexed tags: member = tag + null byte + schema, score = 0. `t` of this
+                                              tag can lack breadcrumbs of this schema (see tag_index.py). Removed with
+                                              the last breadcrumb of the schema. Absent in a store of format 1
 Per session
     n <owner> <session>              hash     facts about the session:
                                               version, created, size (number of its breadcrumbs)
@@ -94,17 +98,20 @@ Lane 0 only: small records of an owner
     V <owner>                        hash     archive: kind (one byte) + 16 hexadecimal digits of the digest ->
                                               `<time when it was kept> <JSON>`; "" -> bytes of all documents
     L <owner> <kind>                 list     log of the archive, the newest entry first: see archive.lua
-    H                                hash     hygiene counters
+    H                                hash     hygiene counters; conversion: its progress (JSON, see conversion.py)
+    X                                string   process that converts the store to format 2; expires by itself
 Once per store
     <namespace>:meta                 hash     number of lanes, format, the secret that signs tokens and cursors
                                               id: the identity of the store; absent in a store of an earlier version
                                               until a process of this version opens it
                                               marked: 1 if every lane has its marker `I`, else absent
+                                              converted: number of the format whose conversion is complete, else absent
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 from uuid import UUID
@@ -116,6 +123,7 @@ BODY: Final = b"b"
 SCHEMAS: Final = b"d"
 UPDATED: Final = b"u"
 IN_SESSION: Final = b"x"
+BY_TAG: Final = b"t"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
 OWNER_RECORDS: Final = frozenset((b"A", b"S", b"V"))
@@ -133,6 +141,7 @@ class Keys:
         self._deltas = f"{namespace}:deltas".encode()
         self._liveness = f"{namespace}:liveness".encode()
         self._prefixes = [b"%s:{L%02d}" % (namespace.encode(), lane) for lane in range(lanes)]
+        self._session_lane = lru_cache(16_384)(self._hash_session)
         self._lane_of = {prefix: lane for lane, prefix in enumerate(self._prefixes)}
 
     def deltas(self) -> bytes:
@@ -194,9 +203,16 @@ class Keys:
     def schemas(self, lane: int, owner: UUID) -> bytes:
         return b"%sd%s" % (self._prefixes[lane], owner.bytes)
 
+    def unindexed_tags(self, lane: int, owner: UUID) -> bytes:
+        return b"%sU%s" % (self._prefixes[lane], owner.bytes)
+
     def session_lane(self, owner: UUID, session: str) -> int:
         """Return the lane of all keys of a session."""
-        return lane_for(owner, "session", session, self.lanes)
+        # Cached by the integer: it is hashed and compared much faster than the UUID.
+        return self._session_lane(owner.int, session)
+
+    def _hash_session(self, owner: int, session: str) -> int:
+        return lane_for(UUID(int=owner), "session", session, self.lanes)
 
     def session(self, lane: int, owner: UUID, session: str) -> bytes:
         return b"%sn%s%s" % (self._prefixes[lane], owner.bytes, session.encode())
@@ -330,6 +346,9 @@ class Keys:
 
     def tenants(self) -> bytes:
         return self._prefixes[0] + b"T"
+
+    def conversion(self) -> bytes:
+        return self._prefixes[0] + b"X"
 
     def hygiene(self) -> bytes:
         return self._prefixes[0] + b"H"

@@ -7,8 +7,8 @@ that the merge returns. Filters without an index are checked on the body.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -27,6 +27,7 @@ from breadcrumbs.runtime.store.merge import (
     range_reader,
     total_sizes,
 )
+from breadcrumbs.runtime.store.tag_index import schema_in, unindexed_range
 
 MAX_SCANNED: Final = 50_000
 """Breadcrumbs scanned per page. After that a page ends early (with a cursor), so that a filter that rarely matches does
@@ -58,7 +59,7 @@ async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired:
         builder.add(owner, keys, bodies, context.clock.now())
     end = builder.end(has_more=scan.has_more)
     cursor = None if end is None else sign_cursor(context.secret, owner, query, end)
-    return Page([crumb for _, crumb in builder.found], cursor)
+    return Page([crumb for _, crumb in builder.found], cursor, scan.unindexed_tags)
 
 
 class _Scan:
@@ -74,6 +75,7 @@ class _Scan:
         self._merge: Merge | None = None
         self._reads_newest = start is None and _is_of_one_session(query) and self._batch <= _MAX_NEWEST
         self._exhausted = False
+        self.unindexed_tags: tuple[str, ...] = ()
         self._pending: list[tuple[SortKey, Index]] = []
 
     @property
@@ -121,7 +123,7 @@ class _Scan:
         self._batch = min(1_000, max(64, 2 * self._batch))
 
     async def _open_merge(self) -> Merge:
-        indexes = await _plan(self._context, self._owner, self._query)
+        indexes, self.unindexed_tags = await _plan(self._context, self._owner, self._query)
         groups = group_indexes(self._context.connection, indexes)
         spread = 1 if len(groups) <= 1 else 2
         return Merge(
@@ -212,11 +214,21 @@ class _PageBuilder:
 # Choice of indexes
 
 
-async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
-    """Return the smallest set of indexes that contains all results of the query."""
+class _TagPlan(NamedTuple):
+    """Indexes that together contain all breadcrumbs with a tag."""
+
+    own: list[Index]
+    """The index of the tag, in all lanes."""
+    schemas: list[Index]
+    """Indexes of the schemas for which the tag is not indexed: see tag_index.py."""
+
+
+async def _plan(context: ReadContext, owner: UUID, query: Query) -> tuple[list[Index], tuple[str, ...]]:
+    """Return the smallest set of indexes that contains all results of the query, and its unindexed tags."""
     sessions = query.sessions
+    unindexed: tuple[str, ...] = ()
     if len(sessions) > 1:
-        return []
+        return [], unindexed
     if query.sessionless:
         base = [] if sessions else await _sessionless_indexes(context, owner, query.schema_name)
         lanes = list(range(context.keys.lanes))
@@ -226,20 +238,21 @@ async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
         )
         lanes = [context.keys.session_lane(owner, next(iter(sessions)))]
     else:
-        base = await _smallest(context, await _alternatives(context, owner, query))
+        by_tag = await _tag_plans(context, owner, query)
+        base = await _smallest(context, await _alternatives(context, owner, query, by_tag))
+        unindexed = tuple(tag for tag, plan in by_tag.items() if not set(base).isdisjoint(plan.schemas))
         lanes = list(range(context.keys.lanes))
     if query.by_update:
         base = base + [Index(lane, context.keys.updated(lane, owner)) for lane in lanes]
-    return base
+    return base, unindexed
 
 
-async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list[list[Index]]:
+async def _alternatives(
+    context: ReadContext, owner: UUID, query: Query, by_tag: Mapping[str, _TagPlan]
+) -> list[list[Index]]:
     """Return sets of indexes. Each set contains all results of the query."""
     lanes, keys = range(context.keys.lanes), context.keys
-    choices = [
-        [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-        for tag in dict.fromkeys(query.all_tags)
-    ]
+    choices = [by_tag[tag].own + by_tag[tag].schemas for tag in dict.fromkeys(query.all_tags)]
     if query.schema_name is not None:
         choices.append([Index(lane, keys.by_schema(lane, owner, query.schema_name)) for lane in lanes])
     if query.any_tags:
@@ -248,8 +261,8 @@ async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list
             if tag.startswith(SESSION):
                 union += await _session_indexes(context, owner, tag[len(SESSION) :], query.schema_name)
             else:
-                union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-        choices.append(union)
+                union += by_tag[tag].own + by_tag[tag].schemas
+        choices.append(list(dict.fromkeys(union)))
     if not choices:
         schemas = await list_schemas(context, owner, list(lanes))
         choices.append(
@@ -260,6 +273,28 @@ async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list
             ]
         )
     return choices
+
+
+async def _tag_plans(context: ReadContext, owner: UUID, query: Query) -> dict[str, _TagPlan]:
+    """Return the indexes for each tag of a query, without session tags."""
+    keys, lanes = context.keys, range(context.keys.lanes)
+    tags = list(
+        dict.fromkeys(tag for tag in (*query.all_tags, *query.any_tags) if not tag.startswith(SESSION))
+    )
+    places = [(tag, lane) for tag in tags for lane in lanes]
+    replies = await context.connection.call_all(
+        [
+            (lane, (b"ZRANGEBYLEX", keys.unindexed_tags(lane, owner), *unindexed_range(tag)))
+            for tag, lane in places
+        ]
+    )
+    found = {tag: _TagPlan([], []) for tag in tags}
+    for (tag, lane), members in zip(places, replies, strict=True):
+        found[tag].own.append(Index(lane, keys.by_tag(lane, owner, tag)))
+        for schema in map(schema_in, members):
+            if query.schema_name in (None, schema):
+                found[tag].schemas.append(Index(lane, keys.by_schema(lane, owner, schema)))
+    return found
 
 
 async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[Index]:

@@ -22,7 +22,10 @@ from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import StoreOptions
 
 DEFAULT_LANES: Final = 16
-FORMAT: Final = "1"
+FORMAT: Final = "2"
+"""Format of new stores."""
+FORMATS: Final = ("1", FORMAT)
+"""Formats that this version reads and writes: see formats.py."""
 
 _FIRST_FIELDS: Final = frozenset((b"lanes", b"format", b"secret"))
 """Fields that a store of any version has."""
@@ -39,6 +42,7 @@ class Opened(NamedTuple):
     connection: Connection
     keys: Keys
     secret: bytes
+    format: str
     identity: str | None
     """None: the store is of an earlier version, and the server refuses to write now."""
 
@@ -57,10 +61,11 @@ async def open_connection(
     try:
         keys = Keys(namespace, wanted)
         meta = await _load_meta(connection, keys, options.expected_identity)
-        if meta[b"format"].decode() != FORMAT:
+        format = meta[b"format"].decode()
+        if format not in FORMATS:
             raise StartupError(
-                f"this store has format {meta[b'format'].decode()}, but this version of Breadcrumbs supports only "
-                f"format {FORMAT}: use a version that supports the store"
+                f"this store has format {format}, but this version of Breadcrumbs supports only "
+                f"the formats {' and '.join(FORMATS)}: use a version that supports the store"
             )
         stored = int(meta[b"lanes"])
         if stored != wanted:
@@ -73,7 +78,7 @@ async def open_connection(
             connection = await _connect(address, namespace, stored)
             keys = Keys(namespace, stored)
         identity = await _protect(connection, keys, meta, accept_losses=options.accept_losses)
-        return Opened(connection, keys, bytes.fromhex(meta[b"secret"].decode()), identity)
+        return Opened(connection, keys, bytes.fromhex(meta[b"secret"].decode()), format, identity)
     except BaseException:
         await connection.close()
         raise
@@ -98,7 +103,9 @@ async def _load_meta(connection: Connection, keys: Keys, expected: str | None) -
             raise StoreReplaced(describe_loss(expected, None if found is None else found.decode()))
     if meta.keys() >= _FIELDS:
         return meta
-    first = ("lanes", keys.lanes, "format", FORMAT, "secret", secrets.token_hex(32))
+    first: tuple[str | int, ...] = ("lanes", keys.lanes, "format", FORMAT, "secret", secrets.token_hex(32))
+    if not meta:
+        first += ("converted", FORMAT)
     try:
         reply = await connection.run(
             0, _IDENTIFY, [keys.meta], [*first, IDENTITY_FIELD, secrets.token_hex(8)]

@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, Content
+from breadcrumbs.runtime.breadcrumb.ids import uuid_of
 from breadcrumbs.runtime.telemetry.tracing import carried
 
 _NO_AGENT = bytes(16)
@@ -64,21 +65,21 @@ def _decode(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
     version, created, updated, expires, max_reads = header.split(b" ")
     created_by, updated_by = tail[:16], tail[16:32]
     return Breadcrumb(
-        UUID(bytes=raw_id),
-        _owner(raw_owner),
+        uuid_of(int.from_bytes(raw_id)),
+        _known_uuid(raw_owner),
         int(version),
         int(created),
         int(updated),
         int(expires),
         int(max_reads),
-        None if created_by == _NO_AGENT else UUID(bytes=created_by),
-        None if updated_by == _NO_AGENT else UUID(bytes=updated_by),
+        None if created_by == _NO_AGENT else _known_uuid(created_by),
+        None if updated_by == _NO_AGENT else _known_uuid(updated_by),
         tail[32:],
     )
 
 
 _decode_cached = lru_cache(_MAX_CACHED)(_decode)
-_owner = lru_cache(1_024)(lambda raw: UUID(bytes=raw))
+_known_uuid = lru_cache(1_024)(lambda raw: UUID(bytes=raw))  # owners and agents: few, and in every body
 
 
 def is_gone(crumb: Breadcrumb, now: int) -> bool:
@@ -93,15 +94,16 @@ def event_note(
     *,
     only_for: str | None = None,
     imported: bool = False,
+    traced: bool = True,
 ) -> bytes:
     """Return the part of an event after owner, id and version.
 
     It is enough to filter events without the body, also after the breadcrumb is deleted. It carries the trace of the
-    running task, which is therefore no part of the breadcrumb, its digest or its history.
+    running task, which is therefore no part of the breadcrumb, its digest or its history. `traced` False: it does not.
     """
     note: list[object] = [schema_name, tags]
-    trace = carried.get()
-    if trace is not None and not imported:
+    trace = carried.get() if traced and not imported else None
+    if trace is not None:
         return orjson.dumps(
             [*note, None if private_to is None else str(private_to), only_for, imported, trace]
         )

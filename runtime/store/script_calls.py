@@ -6,7 +6,8 @@ change here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
@@ -21,10 +22,12 @@ from breadcrumbs.runtime.breadcrumb.session_rule import user_in
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, FEEDBACK
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.fence import Fence
-from breadcrumbs.runtime.store.indexes import indexes_of
+from breadcrumbs.runtime.store.indexes import Indexes, IndexPlanner, indexes_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import SessionVersion
 from breadcrumbs.runtime.store.state import StateReaders, may_set_state, stored_changes
+from breadcrumbs.runtime.store.tag_index import CHAT_SCHEMAS
+from breadcrumbs.runtime.telemetry.tracing import carried
 
 DELETION_RECORD_SECONDS: Final = 31 * 86_400
 """Seconds for which a deleted session is recorded. No turn and no requested token lasts longer."""
@@ -112,6 +115,20 @@ class Update(NamedTuple):
     """Values of the session's state that the breadcrumb set and whose readers change."""
 
 
+class _Common(NamedTuple):
+    """Parts of a call of create.lua that breadcrumbs with the same session, schema and tags have in common."""
+
+    body_prefix: bytes
+    """The key of a body, up to the id."""
+    keys: list[bytes]
+    """All keys after the body."""
+    raw_owner: bytes
+    note: bytes
+    """The event of a breadcrumb that is neither private nor traced."""
+    user: bytes
+    unindexed: list[int | bytes]
+
+
 class ScriptCalls:
     """Builds the script calls of one store."""
 
@@ -119,41 +136,41 @@ class ScriptCalls:
         self._keys = keys
         self._max_state_bytes = max_state_bytes
         self._idempotency_seconds = idempotency_seconds
+        self._planner = IndexPlanner(keys)
+        # Most messages of a session have the same tags, so their keys and events are built once.
+        self._common = lru_cache(4_096)(self._build_common)
+
+    def omit_tags(self) -> None:
+        """Leave out the index entries of declared tags from now on: see tag_index.py."""
+        self._planner.omits_tags = True
+        self._common.cache_clear()
 
     def create(self, creation: Creation) -> CallArguments:
         """Return a call of create.lua."""
-        keys, lane, owner, content, by = (
-            self._keys,
-            creation.lane,
-            creation.owner,
-            creation.content,
-            creation.by,
-        )
+        lane, content, by = creation.lane, creation.content, creation.by
+        schema, session = content.schema_name, content.session_id
+        # An integer instead of the UUID: it is hashed and compared much faster.
+        common = self._common(lane, creation.owner.int, schema, session, content.tags)
         raw_id = creation.id.bytes
-        body = keys.body(lane, owner, raw_id)
-        digest, idempotency = b"", body
+        keys = [common.body_prefix + raw_id, *common.keys]
+        digest = b""
         if creation.idempotency_key is not None:
-            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
-            idempotency = keys.idempotency(lane, owner, content.session_id or "", creation.idempotency_key)
-        expiry, session = content.expiry, content.session_id
-        return [
-            body,
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            idempotency,
-            *([body] * 4 if session is None else keys.all_of_session(lane, owner, session)),
-            *keys.indexes(lane, owner, content.schema_name, session, content.indexed_tags),
-        ], [
+            digest = content_digest(content)
+            keys[5] = self._keys.idempotency(lane, creation.owner, session or "", creation.idempotency_key)
+        only_for = private_to(creation.new.visibility, by)
+        note = common.note
+        if only_for is not None or carried.get() is not None:
+            note = record.event_note(schema, content.tags, only_for)
+        expiry = content.expiry
+        return keys, [
             raw_id,
-            owner.bytes,
+            common.raw_owner,
             record.encode_without_header(content, by, by),
             expiry.at,
             _lifetime(expiry),
             _max_reads(expiry),
-            content.schema_name,
-            record.event_note(content.schema_name, content.tags, private_to(creation.new.visibility, by)),
+            schema,
+            note,
             digest,
             self._idempotency_seconds,
             session or "",
@@ -161,10 +178,36 @@ class ScriptCalls:
             "" if session is None else _or_empty(creation.session_version),
             _or_empty(creation.since),
             "" if session is None else _or_empty(creation.session_began),
-            _user_json(content.tags),
+            common.user,
             int(creation.replay_only),
+            len(common.unindexed),
+            *common.unindexed,
             *self._state_changes(creation),
         ]
+
+    def _build_common(
+        self, lane: int, owner: int, schema: str, session: str | None, tags: tuple[str, ...]
+    ) -> _Common:
+        keys, owner_id = self._keys, UUID(int=owner)
+        events = keys.events(lane)
+        indexes = self._planner.plan(lane, owner_id, schema, session, tags)
+        return _Common(
+            keys.body(lane, owner_id, b""),
+            [
+                events,
+                keys.clock(lane),
+                keys.expiries(lane),
+                keys.schemas(lane, owner_id),
+                events,  # in place of the idempotency key
+                *([events] * 4 if session is None else keys.all_of_session(lane, owner_id, session)),
+                keys.unindexed_tags(lane, owner_id) if indexes.unindexed else events,
+                *indexes.keys,
+            ],
+            owner_id.bytes,
+            record.event_note(schema, tags, None, traced=False),
+            _user_json(tags),
+            indexes.unindexed,
+        )
 
     def _state_changes(self, creation: Creation) -> Arguments:
         """Return the size limit of the state and its changes. Empty: no changes."""
@@ -179,17 +222,15 @@ class ScriptCalls:
         """Return a call of update.lua. `since`: see `Fence.since`."""
         lane, base, content = update.lane, update.base, update.content
         owner, session = base.owner_id, content.session_id
-        old = indexes_of(self._keys, lane, base)
-        new = self._keys.indexes(lane, owner, content.schema_name, session, content.indexed_tags)
-        leave = [key for key in old if key not in new]
-        join = [key for key in new if key not in old]
+        leave, join = self._index_changes(lane, base, content)
         keys = self._keys_of(lane, base)
         return [
             *keys,
             self._state_key(lane, owner, session if update.state else None, keys[0]),
             self._deletions_key(lane, owner, None if since is None else session, keys[0]),
+            self._unindexed_key(lane, owner, (base.schema_name or "", content.schema_name), keys[0]),
             *leave,
-            *join,
+            *join.keys,
         ], [
             base.id.bytes,
             owner.bytes,
@@ -208,8 +249,21 @@ class ScriptCalls:
             session or "",
             int(not update.history_body and session is not None and base.schema_name != FEEDBACK),
             _or_empty(since),
+            len(join.unindexed),
+            *join.unindexed,
             *_flatten(update.state),
         ]
+
+    def _index_changes(self, lane: int, base: Breadcrumb, content: Content) -> tuple[list[bytes], Indexes]:
+        """Return the indexes that an update leaves, and those that it joins."""
+        if content.schema_name == (base.schema_name or "") and content.tags == tuple(base.tags):
+            return [], Indexes([], [])
+        new = self._planner.plan(lane, base.owner_id, content.schema_name, content.session_id, content.tags)
+        # The writer of `base` can have used another declaration of tags. `possible` are the indexes that can contain
+        # it, and `certain` those that do.
+        possible, certain = indexes_of(self._keys, lane, base), self._planner.plan_crumb(lane, base).keys
+        leave = [key for key in possible if key not in new.keys]
+        return leave, Indexes([key for key in new.keys if key not in certain], new.unindexed)
 
     def delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None
@@ -219,6 +273,7 @@ class ScriptCalls:
         return [
             *keys,
             self._state_key(lane, owner, base.session_id, keys[0]),
+            self._unindexed_key(lane, owner, (base.schema_name or "",), keys[0]),
             *indexes_of(self._keys, lane, base),
         ], [
             base.id.bytes,
@@ -263,6 +318,7 @@ class ScriptCalls:
     ) -> CallArguments:
         """Return a call of import.lua. `reduced_at`: time when a context is reduced, 0: it is no context."""
         owner, keys = crumb.owner_id, self._keys_of(lane, crumb)
+        indexes = self._planner.plan_crumb(lane, crumb)
         # Only the first version sets the state. Later versions do not change it.
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
@@ -273,7 +329,8 @@ class ScriptCalls:
             *keys,
             self._state_key(lane, owner, crumb.session_id, keys[0]),
             self._deletions_key(lane, owner, crumb.session_id, keys[0]),
-            *indexes_of(self._keys, lane, crumb),
+            self._unindexed_key(lane, owner, (crumb.schema_name or "",), keys[0]),
+            *indexes.keys,
         ], [
             crumb.id.bytes,
             owner.bytes,
@@ -292,9 +349,23 @@ class ScriptCalls:
             crumb.session_id or "",
             len(state),
             _user_json(first.tags),
+            len(indexes.unindexed),
+            *indexes.unindexed,
             *_flatten(state),
             *_flatten_versions(history),
         ]
+
+    def repair(self, lane: int, crumb: Breadcrumb) -> CallArguments:
+        """Return a call of repair.lua."""
+        keys, owner, indexes = self._keys, crumb.owner_id, self._planner.plan_crumb(lane, crumb)
+        return [
+            keys.body(lane, owner, crumb.id.bytes),
+            keys.expiries(lane),
+            keys.schemas(lane, owner),
+            keys.updated(lane, owner),
+            keys.unindexed_tags(lane, owner),
+            *indexes.keys,
+        ], [crumb.id.bytes, owner.bytes, crumb.version, crumb.schema_name or "", *indexes.unindexed]
 
     def extend(self, lane: int, newest: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
         """Return a call of extend.lua."""
@@ -365,6 +436,12 @@ class ScriptCalls:
         """
         return placeholder if session is None else self._keys.state(lane, owner, session)
 
+    def _unindexed_key(self, lane: int, owner: UUID, schemas: Iterable[str], placeholder: bytes) -> bytes:
+        """Return the key of the unindexed tags, or the placeholder if none of the schemas has any."""
+        if self._planner.omits_tags and not CHAT_SCHEMAS.isdisjoint(schemas):
+            return self._keys.unindexed_tags(lane, owner)
+        return placeholder
+
     def _deletions_key(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> bytes:
         return placeholder if session is None else self._keys.deletions(lane, owner)
 
@@ -377,6 +454,11 @@ def together(calls: Sequence[CallArguments]) -> CallArguments:
         keys += own_keys
         args += [len(own_keys), len(own_args), *own_args]
     return keys, args
+
+
+def content_digest(content: Content) -> bytes:
+    """Return the digest by which repeated requests with the same idempotency key are recognized."""
+    return blake2b(canonical(content.document), digest_size=16).digest()
 
 
 def private_to(visibility: str | None, agent: UUID | None) -> UUID | None:

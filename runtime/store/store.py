@@ -46,7 +46,7 @@ from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import WALK_BYTES, retry_once
-from breadcrumbs.runtime.store.opening import Address, open_connection
+from breadcrumbs.runtime.store.opening import FORMATS, Address, open_connection
 from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion, StoreOptions, UpdateOptions
 from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
 from breadcrumbs.runtime.store.reduction import (
@@ -86,6 +86,8 @@ _STORE_DEFAULTS: Final = StoreOptions()
 _CREATE_DEFAULTS: Final = CreateOptions()
 _UPDATE_DEFAULTS: Final = UpdateOptions()
 
+_REPAIR: Final = Script("repair")
+
 _HEADER_BYTES: Final = 128
 """Maximum size of a stored body without its JSON, in bytes."""
 
@@ -118,6 +120,7 @@ class Store:
         self.secret = secret
         self.identity = identity
         """Random id of the store, the same for all processes. None: the server could not store one."""
+        self.format = FORMATS[0]
         self.max_content_bytes = options.max_content_bytes
         self.max_state_bytes = options.max_state_bytes
         self.clock = ServerClock(connection)
@@ -149,14 +152,21 @@ class Store:
 
         Raise `StoreReplaced` if the options expect another identity.
         """
-        connection, keys, secret, identity = await open_connection(url, namespace, lanes, options)
+        connection, keys, secret, format, identity = await open_connection(url, namespace, lanes, options)
         try:
             store = cls(connection, keys, secret=secret, identity=identity, options=options)
+            store.use_format(format)
             await store.clock.synchronize()
         except BaseException:
             await connection.close()
             raise
         return store
+
+    def use_format(self, format: str) -> None:
+        """Write in a format from now on: see formats.py."""
+        self.format = format
+        if format != FORMATS[0]:
+            self._calls.omit_tags()
 
     async def close(self) -> None:
         await self.connection.close()
@@ -578,6 +588,10 @@ class Store:
         await self.connection.run(lane, self._scripts(owner).extend, *call)
         return True
 
+    async def repair_indexes(self, lane: int, crumb: Breadcrumb) -> int:
+        """Add the missing index entries of a breadcrumb and correct wrong ones. Return their number."""
+        return int(await self.connection.run(lane, _REPAIR, *self._calls.repair(lane, crumb)))
+
     async def _remove_signpost(self, lane: int, crumb: Breadcrumb) -> None:
         """Remove the signpost of a breadcrumb that is not in its home lane."""
         home = home_lane(crumb.id, self.lanes)
@@ -757,7 +771,7 @@ def _expected_version(session: str | None, version: SessionVersion) -> SessionVe
 
 def _is_permanent(content: Content) -> bool:
     """Return whether only a deletion or an update ends a version. A context that is reduced keeps its version."""
-    return content.expiry == ttl.NEVER or content.expiry.reduces
+    return ttl.is_never(content.expiry) or content.expiry.reduces
 
 
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:

@@ -15,6 +15,7 @@ import orjson
 
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.store.opening import FORMAT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import read_worker_kinds, read_workers
 
@@ -56,12 +57,14 @@ class WorkerReport:
     waiting: int = 0
     """Number of events that it has read and not started."""
     state: Literal["running", "draining", "stopped"] = "running"
+    format: int = 1
+    """Newest data format that the worker reads. Older versions do not report it, and read format 1."""
     clock: int = 0
     """Time of the worker's own clock when it sent the report, in microseconds. 0: older versions do not report it."""
 
     def encode(self) -> bytes:
         """Return the stored form, of limited size, with the current time of this machine."""
-        return orjson.dumps(asdict(replace(self, clock=time.time_ns() // 1000)))
+        return orjson.dumps(asdict(replace(self, format=int(FORMAT), clock=time.time_ns() // 1000)))
 
     @classmethod
     def decode(cls, raw: bytes) -> WorkerReport:

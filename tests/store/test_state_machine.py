@@ -30,7 +30,9 @@ from breadcrumbs.runtime.errors import (
     SessionConflict,
     VersionMismatch,
 )
+from breadcrumbs.runtime.store.conversion import TagConversion
 from breadcrumbs.runtime.store.expiry import purge_expired
+from breadcrumbs.runtime.store.formats import raise_format
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, BOB, everything
 from tests.store.keyspace import events, keys_that_mention, keyspace, kind_of, without
@@ -40,7 +42,7 @@ _T = TypeVar("_T")
 OWNERS = [ALICE, BOB]
 SESSIONS = ["s", "s:1", "*"]
 SCHEMAS = ["user.message.v1", "user.message.v1:x", "é"]
-TAGS = ["a", "a:b", "{L00}"]
+TAGS = ["a", "a:b", "{L00}", "workspace:w"]  # the last one is indexed, except for user.message.v1
 LONG_AGO = "2001-01-01T00:00:00Z"
 
 sessions = st.none() | st.sampled_from(SESSIONS)
@@ -138,12 +140,17 @@ class StoreMachine(RuleBasedStateMachine):
     def run(self, action: Coroutine[Any, Any, _T]) -> _T:
         return self.loop.run_until_complete(action)  # a runner would handle signals at every step
 
-    @initialize(lanes=st.sampled_from([1, 2, 5]))
-    def open(self, lanes: int) -> None:
+    @initialize(lanes=st.sampled_from([1, 2, 5]), format=st.sampled_from(["1", "2"]))
+    def open(self, lanes: int, format: str) -> None:
         async def opened() -> Store:
-            store = await Store.open(self.url, namespace=f"m{uuid4().hex[:8]}", lanes=lanes)
+            namespace = f"m{uuid4().hex[:8]}"
+            store = await Store.open(self.url, namespace=namespace, lanes=lanes)
             await store.connection.call(0, b"FLUSHALL")
-            return store
+            await store.connection.call(
+                0, b"HSET", store.keys.meta, "format", format, "lanes", lanes, "secret", "00"
+            )
+            await store.close()
+            return await Store.open(self.url, namespace=namespace)
 
         self.store = self.run(opened())
 
@@ -163,7 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
                     await self.store.delete(owner, id)
             await self._sweep()
             left = await keyspace(self.store)
-            assert {kind_of(key) for key in left} <= {"e", "c", "i", "meta"}
+            assert {kind_of(key) for key in left} <= {"e", "c", "i", "meta", "H", "X"}
             for _, id in self.model.crumbs:
                 assert keys_that_mention(without(left, "ei"), id) == []
         finally:
@@ -318,6 +325,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert known.alive
         known.alive = False
         self.model.writes += 1
+
+    @rule()
+    def convert(self) -> None:
+        """Raise the format, and remove the index entries that the new format does not need."""
+        self.run(raise_format(self.store))
+        self.run(TagConversion(self.store, grace=0).run(60))
 
     @rule()
     def sweep(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, get_args
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
 
@@ -32,6 +33,10 @@ _TAG_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LEN
 PAGE_HEADERS: Final = {
     "X-Has-More": "`true` if there is another page.",
     "Link": 'The next page (`rel="next"`).',
+}
+LIST_HEADERS: Final = PAGE_HEADERS | {
+    "X-Unindexed-Tags": "Tags of the query that have no index for some schemas, percent-encoded. The page was found by "
+    "reading these schemas. Add `session_id` or another tag to make it faster.",
 }
 
 _LIMIT: Final = Parameter(
@@ -113,6 +118,11 @@ def read_flag(given: QueryParams, name: str) -> bool:
     if text not in _FLAG_VALUES:
         raise InvalidInput(f"{name} must be true or false", where=name)
     return _FLAG_VALUES[text]
+
+
+def unindexed_tags(tags: Sequence[str]) -> bytes:
+    """Return the value of the header `X-Unindexed-Tags`."""
+    return ", ".join(quote(tag, safe=":") for tag in tags).encode()
 
 
 def next_link(path: str, given: QueryParams, cursor: str) -> bytes:

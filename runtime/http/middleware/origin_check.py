@@ -44,7 +44,7 @@ _PREFLIGHT: Final[list[Header]] = [
 ]
 _EXPOSED: Final[Header] = (
     b"access-control-expose-headers",
-    b"ETag, Link, X-Has-More, Idempotency-Replayed, Location, Retry-After, "
+    b"ETag, Link, X-Has-More, X-Unindexed-Tags, Idempotency-Replayed, Location, Retry-After, "
     b"RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset",
 )
 

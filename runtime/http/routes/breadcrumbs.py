@@ -404,8 +404,8 @@ async def _load_readable(call: HttpCall) -> Breadcrumb:
             200,
             "A page of breadcrumbs.",
             list[ListItem],
-            headers=listing.PAGE_HEADERS,
-            optional_headers=frozenset({"Link"}),
+            headers=listing.LIST_HEADERS,
+            optional_headers=frozenset({"Link", "X-Unindexed-Tags"}),
         ),
     ),
     may_fail=(INVALID_CURSOR,),
@@ -425,6 +425,8 @@ async def list_breadcrumbs(call: HttpCall) -> Reply:
     headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]
     if page.next_cursor is not None:
         headers.append((b"link", listing.next_link("/breadcrumbs", given, page.next_cursor)))
+    if page.unindexed_tags:
+        headers.append((b"x-unindexed-tags", listing.unindexed_tags(page.unindexed_tags)))
     return ListReply(
         (_list_item(principal, crumb, include_context=include_context) for crumb in page.items), headers
     )

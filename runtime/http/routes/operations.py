@@ -25,7 +25,6 @@ from breadcrumbs.runtime.maintenance.overview import (
     Overview,
     overview,
 )
-from breadcrumbs.runtime.store.opening import FORMAT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.version import VERSION
 
@@ -217,7 +216,7 @@ async def operations(call: HttpCall) -> Reply:
         "recent_seconds": RECENT_SECONDS,
         "lease_seconds": services.settings.lease_seconds,
         "process": _process_document(),
-        "store": _store_document(state, services.store.identity),
+        "store": _store_document(state, services.store),
         "kinds": state.kinds,
         "lanes": _lane_documents(state),
         "workers": _worker_documents(state),
@@ -252,7 +251,7 @@ def _process_document() -> ProcessDocument:
     }
 
 
-def _store_document(state: Overview, identity: str | None) -> StoreDocument:
+def _store_document(state: Overview, store: Store) -> StoreDocument:
     schemas: list[SchemaDocument] = []
     # Schemas with recent breadcrumbs come first, so that a chart over time does not lose them.
     for schema in sorted(state.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
@@ -261,15 +260,15 @@ def _store_document(state: Overview, identity: str | None) -> StoreDocument:
             counted["schema_name"] = schema.name
         schemas.append(counted)
     document: StoreDocument = {
-        "format": FORMAT,
+        "format": store.format,
         "breadcrumbs": sum(schema.count for schema in state.schemas),
         "sessions": state.sessions,
         "schemas": schemas,
         "more_schemas": state.uncounted_schemas > 0,
         "servers": [_server_document(info) for info in state.servers],
     }
-    if identity is not None:
-        document["id"] = identity
+    if store.identity is not None:
+        document["id"] = store.identity
     return document
 
 

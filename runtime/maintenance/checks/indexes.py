@@ -13,13 +13,14 @@ from breadcrumbs.runtime.store.indexes import indexes_of
 from breadcrumbs.runtime.store.keys import BODY, INDEXES, UPDATED
 from breadcrumbs.runtime.store.scan import FoundKey, scan
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.tag_index import unindexed_member
 
 # Without `fix`, a check reads at most this many keys, breadcrumbs, indexes, and entries of each index.
 SAMPLE_KEYS = 20_000
 SAMPLE_BODIES = 500
 SAMPLE_INDEXES = 200
 SAMPLE_ENTRIES = 20
-_REPAIR, _FORGET = Script("repair"), Script("forget")
+_FORGET = Script("forget")
 
 
 async def check_indexes(store: Store, *, fix: bool = False) -> Finding:
@@ -97,7 +98,8 @@ class _IndexSurvey:
     async def _is_indexed(self, lane: int, crumb: Breadcrumb) -> bool:
         """Return whether all indexes, the expiries, the schemas and the signpost contain a breadcrumb."""
         keys, owner, member = self._store.keys, crumb.owner_id, crumb.id.bytes
-        scores = [(index, crumb.created) for index in indexes_of(keys, lane, crumb)]
+        missing = await self._unindexed(lane, crumb)
+        scores = [(index, crumb.created) for index in indexes_of(keys, lane, crumb) if index not in missing]
         if _was_updated(crumb):
             scores.append((keys.updated(lane, owner), crumb.updated))
         commands: list[tuple[int, tuple[bytes | str | int | float, ...]]] = [
@@ -116,25 +118,27 @@ class _IndexSurvey:
         replies = await self._store.connection.call_all(commands)
         return [None if reply is None else int(float(reply)) for reply in replies] == expected
 
-    async def _repair(self, lane: int, crumb: Breadcrumb) -> None:
-        store, keys, owner = self._store, self._store.keys, crumb.owner_id
-        self.repaired += int(
-            await store.connection.run(
-                lane,
-                _REPAIR,
-                [
-                    keys.body(lane, owner, crumb.id.bytes),
-                    keys.expiries(lane),
-                    keys.schemas(lane, owner),
-                    keys.updated(lane, owner),
-                    *indexes_of(keys, lane, crumb),
-                ],
-                [crumb.id.bytes, owner.bytes, crumb.version, crumb.schema_name or ""],
-            )
+    async def _unindexed(self, lane: int, crumb: Breadcrumb) -> set[bytes]:
+        """Return the tag indexes that need not contain a breadcrumb: see tag_index.py."""
+        keys, owner, schema = self._store.keys, crumb.owner_id, crumb.schema_name or ""
+        recorded = await self._store.connection.call_all(
+            [
+                (lane, (b"ZSCORE", keys.unindexed_tags(lane, owner), unindexed_member(schema, tag)))
+                for tag in crumb.tags
+            ]
         )
+        return {
+            keys.by_tag(lane, owner, tag)
+            for tag, score in zip(crumb.tags, recorded, strict=True)
+            if score is not None
+        }
+
+    async def _repair(self, lane: int, crumb: Breadcrumb) -> None:
+        store, owner = self._store, crumb.owner_id
+        self.repaired += await store.repair_indexes(lane, crumb)
         home = home_lane(crumb.id, store.lanes)
         if home != lane:
-            await store.connection.call(home, b"SET", keys.signpost(home, owner, crumb.id.bytes), lane)
+            await store.connection.call(home, b"SET", store.keys.signpost(home, owner, crumb.id.bytes), lane)
 
     async def _check_index(self, found: FoundKey) -> None:
         call, lane = self._store.connection.call, found.lane

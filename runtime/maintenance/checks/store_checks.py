@@ -51,7 +51,7 @@ def system_checks(store: Store, options: StoreCheckOptions) -> list[Check]:
         Check((*SERVER_CHECKS, "clock"), partial(check_server, store)),
         Check(WORKER_CHECKS, partial(_check_workers, store, options)),
         Check(PROCESS_CHECKS, partial(_check_processes, store, options)),
-        _single("layout", partial(check_layout, store, wanted_lanes=options.wanted_lanes)),
+        _single("layout", partial(check_layout, store, wanted_lanes=options.wanted_lanes, fix=options.fix)),
         Check(("events",), partial(check_events, store, options.schedule, window=options.window)),
         _single("expiry", partial(check_expired, store, options.schedule, fix=options.fix)),
     ]

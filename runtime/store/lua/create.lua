@@ -5,7 +5,8 @@ Write a new breadcrumb: its body, its indexes, its expiry and its event, or noth
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
       6 idempotency key (any key of the lane if ARGV 9 is '')
       7 session   8 sessions   9 state   10 deletions (any keys of the lane if ARGV 11 is '')
-      11… indexes
+      11 unindexed tags (any key of the lane if ARGV 18 is 0)
+      12… indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = no fixed time
@@ -21,8 +22,9 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       15 the time when the session must have begun, '' = any time, 0 = it must not exist yet
       16 the user of the session if this write begins it (JSON), '' = none
       17 '1' = write nothing, only return the result of an earlier run
-      18 maximum size of the session's state in bytes; only if changes of the state follow
-      19… changes of the session's state: name, JSON, name, JSON …; '' instead of JSON = remove the name
+      18 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
+      then, only if the session's state changes: maximum size of the state in bytes, and
+      the changes: name, JSON, name, JSON …; '' instead of JSON = remove the name
 Reply {0, version, created_at, updated_at, session's version}   WRITTEN
       {1, version, created_at, updated_at, id}      REPLAYED: the key was used with this content; its first result
       {2}                                           KEY_REUSED: the key was used with other content
@@ -78,9 +80,11 @@ local expires, lifetime, reduced_at = ARGV[4], tonumber(ARGV[5]), nil
 if lifetime > 0 then expires = string.format('%.0f', now + lifetime)
 elseif lifetime < 0 then reduced_at = string.format('%.0f', now - lifetime) end
 
+local unindexed = tonumber(ARGV[18])
+local first_change = 20 + unindexed
 local state_total, state_removed
 local cleared = {}
-if #ARGV > 18 then
+if #ARGV >= first_change then
   local function counts(name) return name ~= '\0active' and name ~= '\0began_by' end
   local function is_removed(name, stored) return string.byte(name) ~= 0 and string.sub(stored, -1) == ' ' end
   local total, removed = string.match(redis.call('HGET', KEYS[7], 'state') or '', '^(%d+) (%d+)$')
@@ -99,7 +103,7 @@ if #ARGV > 18 then
   -- Return both sizes after the changes. `sweep`: removed names are cleared first.
   local function changed(total, removed, sweep)
     if sweep then total, removed = total - removed, 0 end
-    for i = 19, #ARGV, 2 do
+    for i = first_change, #ARGV, 2 do
       local name, value = ARGV[i], ARGV[i + 1]
       if counts(name) then
         local old = redis.call('HSTRLEN', KEYS[9], name)
@@ -116,16 +120,16 @@ if #ARGV > 18 then
     end
     return total, removed
   end
-  local limit = tonumber(ARGV[18])
+  local limit = tonumber(ARGV[first_change - 1])
   state_total, state_removed = changed(total, removed, false)
   if state_total > limit and state_total > total then
     state_total, state_removed = changed(total, removed, true)
-    if state_total > limit then return {8, string.format('%.0f', state_total), ARGV[18]} end
+    if state_total > limit then return {8, string.format('%.0f', state_total), ARGV[first_change - 1]} end
     local flat = redis.call('HGETALL', KEYS[9])
     for i = 1, #flat, 2 do
       if is_removed(flat[i], flat[i + 1]) then cleared[flat[i]] = true end
     end
-    for i = 19, #ARGV, 2 do cleared[ARGV[i]] = nil end
+    for i = first_change, #ARGV, 2 do cleared[ARGV[i]] = nil end
   end
 end
 
@@ -135,7 +139,8 @@ redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
 redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
-for i = 11, #KEYS do redis.call('ZADD', KEYS[i], stamp, ARGV[1]) end
+for i = 12, #KEYS do redis.call('ZADD', KEYS[i], stamp, ARGV[1]) end
+if unindexed > 0 then redis.call('ZADD', KEYS[11], (unpack or table.unpack)(ARGV, 19, 18 + unindexed)) end
 redis.call('SADD', KEYS[5], ARGV[7])
 -- With negative max_reads ('all') the breadcrumb expires only after its last read: read.lua adds it to the queue.
 if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, ARGV[2] .. ARGV[1])
@@ -159,7 +164,7 @@ if ARGV[11] ~= '' then
   -- A hash with `gone` expires. It must not expire while the session has breadcrumbs.
   if session[2] then redis.call('PERSIST', KEYS[7]) end
 end
-for i = 19, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[i], stamp .. ' ' .. ARGV[i + 1]) end
+for i = first_change, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[i], stamp .. ' ' .. ARGV[i + 1]) end
 for name in pairs(cleared) do redis.call('HDEL', KEYS[9], name) end
 if state_total then
   redis.call('HSET', KEYS[7], 'state', string.format('%.0f %.0f', state_total, state_removed))

@@ -5,7 +5,8 @@ deletion event is added.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions   10 state (any keys of the lane if ARGV 8 is '')
-      11 the index of the schema   12… the other indexes
+      11 unindexed tags (the body if the schema has none)
+      12 the index of the schema   13… the other indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the version that these indexes belong to
       4 event: the part after owner, id and version
@@ -44,7 +45,9 @@ if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
 -- Read before the first write: during slot migration a key that became empty counts as already moved, and reading it
 -- would abort the script halfway.
-local last_of_schema = redis.call('ZCARD', KEYS[11]) == 1
+local last_of_schema = redis.call('ZCARD', KEYS[12]) == 1
+local unindexed = {}
+if last_of_schema and KEYS[11] ~= KEYS[1] then unindexed = unindexed_tags_of(KEYS[11], ARGV[5]) end
 local event = 'd' .. member .. version .. ' ' .. ARGV[4]
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
 -- Announce the event. The server can refuse that (an ACL): readers then find the event in the log.
@@ -52,8 +55,9 @@ redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' ..
 redis.call('SET', KEYS[3], stamp)
 redis.call('DEL', KEYS[1], KEYS[6])
 redis.call('ZREM', KEYS[7], ARGV[1])
-for i = 11, #KEYS do redis.call('ZREM', KEYS[i], ARGV[1]) end
+for i = 12, #KEYS do redis.call('ZREM', KEYS[i], ARGV[1]) end
 if last_of_schema then redis.call('SREM', KEYS[5], ARGV[5]) end
+for _, tag in ipairs(unindexed) do redis.call('ZREM', KEYS[11], tag) end
 redis.call('ZREM', KEYS[4], member)
 if ARGV[8] ~= '' then
   local left = redis.call('HINCRBY', KEYS[8], 'size', -1)

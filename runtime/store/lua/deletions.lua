@@ -1,6 +1,7 @@
 #!lua
 --[[
-Wraps another script (close, create, delete, import, update) and gives it functions for the records of deleted sessions.
+Wraps another script (close, create, delete, import, update) and gives it functions for the records of deleted sessions
+and of unindexed tags.
 
 The records of an owner in a lane are one sorted set: member = name, score = time of the last deletion of that name. Its
 size is limited. The oldest records are dropped, and the member '' (the horizon) keeps the time of the newest dropped
@@ -51,5 +52,14 @@ local function record_deletion(deletions, session, now, max_records, seconds)
     redis.call('ZREMRANGEBYSCORE', deletions, '-inf', dropped)
     redis.call('ZADD', deletions, dropped, '')
   end
+end
+
+-- Return the members of a schema in the sorted set of unindexed tags (tag_index.py).
+local function unindexed_tags_of(key, schema)
+  local found, ending = {}, '\0' .. schema
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    if string.sub(member, -#ending) == ending then found[#found + 1] = member end
+  end
+  return found
 end
 -- the other script

@@ -4,7 +4,8 @@ Write an exported breadcrumb with its own id, version, times and history. Runs i
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions   10 state   11 deletions (any keys of the lane if ARGV 10 is '')
-      12… indexes
+      12 unindexed tags (any key of the lane if ARGV 13 is 0)
+      13… indexes
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the whole body, including its header
       4 version    5 created_at    6 updated_at    8 schema name
@@ -13,7 +14,8 @@ ARGV  1 id (16 bytes)    2 owner (16 bytes)
       9 event: the part after owner, id and version
       10 session, '' = none            11 how many changes of the session's state follow
       12 the user of the session if it began with this breadcrumb (JSON), '' = none
-      13… name, JSON, name, JSON …, then older versions: version, body, version, body …
+      13 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
+      then name, JSON, name, JSON …, then older versions: version, body, version, body …
 Reply {0, version, created_at, updated_at}   WRITTEN
       {3, version, created_at, updated_at}   ID_TAKEN
       {5}                                    SESSION_GONE: it is being deleted
@@ -36,10 +38,13 @@ redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
 redis.pcall('SPUBLISH', KEYS[2], string.format('%.0f ', last) .. stamp .. ' ' .. event)
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], ARGV[3])
+local unindexed = tonumber(ARGV[13])
+local first_change = 14 + unindexed
 local changes = 2 * tonumber(ARGV[11])
-for i = 13 + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[i], ARGV[i + 1]) end
+for i = first_change + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[i], ARGV[i + 1]) end
 if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
-for i = 12, #KEYS do redis.call('ZADD', KEYS[i], ARGV[5], ARGV[1]) end
+for i = 13, #KEYS do redis.call('ZADD', KEYS[i], ARGV[5], ARGV[1]) end
+if unindexed > 0 then redis.call('ZADD', KEYS[12], (unpack or table.unpack)(ARGV, 14, 13 + unindexed)) end
 redis.call('SADD', KEYS[5], ARGV[8])
 if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end
 if ARGV[10] ~= '' then
@@ -63,7 +68,7 @@ if ARGV[10] ~= '' then
   redis.call('ZADD', KEYS[9], 'GT', ARGV[6], ARGV[10])
 end
 -- The lines of an export arrive in any order. The latest change of a name wins.
-for i = 13, 12 + changes, 2 do
+for i = first_change, first_change - 1 + changes, 2 do
   local stored = redis.call('HGET', KEYS[10], ARGV[i])
   if not stored or tonumber(string.match(stored, '^%d+')) <= tonumber(ARGV[5]) then
     redis.call('HSET', KEYS[10], ARGV[i], ARGV[5] .. ' ' .. ARGV[i + 1])

@@ -5,9 +5,10 @@ Refuses the write if ARGV 7, the version that the new content is based on, is no
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions (any keys of the lane if ARGV 13 is '')
-      10 state (any key of the lane if there is no ARGV 16)
+      10 state (any key of the lane if no values of the state follow ARGV 16)
       11 deletions (any key of the lane if ARGV 13 or ARGV 15 is '')
-      12… indexes to leave (ARGV 9 of them), then indexes to join
+      12 unindexed tags (the body if ARGV 16 is 0 and the old schema has none)
+      13… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = no fixed time, 'keep' = expiry and reads do not change
@@ -20,7 +21,8 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       12 the body to store in the history instead of the old one, '' = the old one
       13 session, '' = none            14 '1' = counts as a change of the session
       15 the time of the event that led to this write, '' = none
-      16… values of the session's state that this breadcrumb set and whose readers change: name, JSON, name, JSON …
+      16 number of the next arguments: score and member of the unindexed tags (tag_index.py), score and member …
+      then values of the session's state that this breadcrumb set and whose readers change: name, JSON, name, JSON …
 Reply {0, version, created_at, updated_at}   WRITTEN
       {1, version}                           VERSION_CONFLICT: another writer was faster
       {2}                                    NOT_FOUND: it does not exist, or has expired
@@ -54,7 +56,9 @@ if ARGV[4] ~= 'keep' then
   elseif lifetime < 0 then reduced_at = string.format('%.0f', now - lifetime) end
 end
 -- Read before the first write, as in delete.lua.
-local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[12]) == 1
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[13]) == 1
+local unindexed, no_longer_unindexed = tonumber(ARGV[16]), {}
+if last_of_schema and KEYS[12] ~= KEYS[1] then no_longer_unindexed = unindexed_tags_of(KEYS[12], ARGV[10]) end
 
 local event = 'u' .. member .. next_version .. ' ' .. ARGV[8]
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', event)
@@ -66,11 +70,13 @@ redis.call('SET', KEYS[1],
   next_version .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
-for i = 12, 11 + leave do redis.call('ZREM', KEYS[i], ARGV[1]) end
-for i = 12 + leave, #KEYS do redis.call('ZADD', KEYS[i], created, ARGV[1]) end
+for i = 13, 12 + leave do redis.call('ZREM', KEYS[i], ARGV[1]) end
+for i = 13 + leave, #KEYS do redis.call('ZADD', KEYS[i], created, ARGV[1]) end
+if unindexed > 0 then redis.call('ZADD', KEYS[12], (unpack or table.unpack)(ARGV, 17, 16 + unindexed)) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
+  for _, tag in ipairs(no_longer_unindexed) do redis.call('ZREM', KEYS[12], tag) end
 end
 if reduced_at then redis.call('ZADD', KEYS[4], reduced_at, member)
 elseif expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
@@ -82,7 +88,7 @@ if ARGV[14] == '1' and session[3] then
 end
 -- Only values that this breadcrumb set last are changed. A change of their readers is never refused for the size.
 local grown = 0
-for i = 16, #ARGV, 2 do
+for i = 17 + unindexed, #ARGV, 2 do
   local stored = redis.call('HGET', KEYS[10], ARGV[i])
   if stored and string.match(stored, '^%d+') == created then
     local value = created .. ' ' .. ARGV[i + 1]

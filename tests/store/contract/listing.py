@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -30,6 +30,9 @@ from tests.store.contract.base import (
     titles,
 )
 
+TAGS = ("a", "b", "workspace:c")
+"""The last one is not indexed for messages and answers: see tag_index.py."""
+
 
 async def mixed(store: Store, count: int = 40) -> list[Breadcrumb]:
     """Breadcrumbs of some schemas, sessions and tags in all lanes, a third of them updated."""
@@ -40,14 +43,12 @@ async def mixed(store: Store, count: int = 40) -> list[Breadcrumb]:
             str(number),
             schema=choice.choice((MESSAGE, ANSWER, None)),
             session=choice.choice(("s1", "s2", None)),
-            tags=tuple(choice.sample(("a", "b", "c"), choice.randrange(4))),
+            tags=tuple(choice.sample(TAGS, choice.randrange(4))),
         )
         ids.append((await store.create(ALICE, new)).id)
         await store.create(BOB, new)
     for id in choice.sample(ids, count // 3):
-        await store.update(
-            ALICE, id, change(context={"updated": True}, tags=choice.sample(("a", "b", "c"), 2))
-        )
+        await store.update(ALICE, id, change(context={"updated": True}, tags=choice.sample(TAGS, 2)))
     return [await store.get(ALICE, id) for id in ids]
 
 
@@ -82,8 +83,14 @@ class Listing(Contract):
         everything_there_is = product(
             (None, MESSAGE, ANSWER, "no.such.v1"),
             (None, "s1", "nobody"),
-            ((), ("a",), ("a", "b"), ("session:s2",), ("session:s1", "a")),
-            ((), ("b", "c"), ("session:s2", "c"), ("session:s1", "session:s2"), ("nothing",)),
+            ((), ("a",), ("a", "b"), ("workspace:c",), ("session:s2",), ("session:s1", "a")),
+            (
+                (),
+                ("b", "workspace:c"),
+                ("session:s2", "workspace:c"),
+                ("session:s1", "session:s2"),
+                ("nothing",),
+            ),
             (None, middle),
             (None, *get_args(Sort)),
         )
@@ -110,6 +117,33 @@ class Listing(Contract):
             found = await everything(store, ALICE, query, limit=7)
             assert [item.id for item in found] == in_order(expected, sort or by_default), query
             assert all(item.owner_id == ALICE for item in found)
+
+    async def test_a_tag_without_an_index_is_found_however_it_was_written(self, store: Store) -> None:
+        """Each tag is written in one way only, because one record of a tag makes all breadcrumbs with it visible."""
+        created = await store.create(ALICE, crumb("created", tags=("workspace:1",)))
+        changed = await store.create(ALICE, crumb("changed"))
+        await store.update(ALICE, changed.id, change(tags=["workspace:2"]))
+        note = await store.create(ALICE, crumb("note", schema="note.v1", tags=("workspace:3",)))
+        await store.update(ALICE, note.id, change(schema_name=MESSAGE))
+        message = await store.create(ALICE, crumb("message", tags=("workspace:4",)))
+        await store.update(ALICE, message.id, change(schema_name="note.v1"))
+        exported = await store.get(ALICE, created.id)
+        imported = replace(exported, id=uuid4(), json=exported.json.replace(b"workspace:1", b"workspace:5"))
+        await store.restore(imported, [])
+        expected = (created.id, changed.id, note.id, message.id, imported.id)
+        for number, id in enumerate(expected, start=1):
+            for filters in (
+                {"all_tags": (f"workspace:{number}",)},
+                {"any_tags": (f"workspace:{number}", "no")},
+            ):
+                page = await store.list(ALICE, Query(**filters))
+                assert [item.id for item in page.items] == [id], number
+                if id != message.id:  # it is a note now, and another message can keep the record of its tag
+                    assert page.unindexed_tags == (f"workspace:{number}",)
+        indexed = await store.list(ALICE, Query(all_tags=("workspace:1", "topic:x")))
+        assert indexed.items == [] and indexed.unindexed_tags == (), "the smaller index was not used"
+        in_session = await store.list(ALICE, Query(session_id="s", all_tags=("workspace:1",)))
+        assert in_session.unindexed_tags == ()
 
     @pytest.mark.parametrize("sort", get_args(Sort))
     @pytest.mark.parametrize("limit", [1, 3, 40, 41])

@@ -57,8 +57,8 @@ class Opening(Contract):
 
     async def test_a_store_of_another_format_is_refused(self, opener: Opener) -> None:
         store = await opener()
-        await store.connection.call(0, b"HSET", store.keys.meta, b"format", b"2")
-        with pytest.raises(StartupError, match="format 2"):
+        await store.connection.call(0, b"HSET", store.keys.meta, b"format", b"3")
+        with pytest.raises(StartupError, match="format 3"):
             await opener()
 
     async def test_all_processes_agree_on_one_identity(self, opener: Opener) -> None:

@@ -143,7 +143,6 @@ class TestSessionRule:
         assert content.session_id == session
         assert document["tags"] == [f"session:{session}"]
         assert document["context"] == {"session_id": session}
-        assert content.indexed_tags == set()
 
     def test_objects_of_the_caller_are_not_modified(self) -> None:
         fields = {"tags": ["a"], "context": {"session_id": "s"}}
