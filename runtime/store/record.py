@@ -86,6 +86,17 @@ def is_gone(crumb: Breadcrumb, now: int) -> bool:
     return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
 
 
+def is_gone_raw(body: bytes, now: int) -> bool:
+    """Like `is_gone`, for a stored body."""
+    _, _, _, expires, max_reads = body[: body.index(b"\n")].split(b" ")
+    return expires != b"0" and int(max_reads) >= 0 and int(expires) <= now
+
+
+def json_of(body: bytes) -> memoryview:
+    """Return the JSON in a stored body, without a copy."""
+    return memoryview(body)[body.index(b"\n") + 1 + 2 * len(_NO_AGENT) :]
+
+
 def event_note(
     schema_name: str,
     tags: list[str] | tuple[str, ...],
