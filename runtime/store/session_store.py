@@ -21,6 +21,7 @@ from breadcrumbs.runtime.store.session_facts import (
     read_first_message,
     session_user,
 )
+from breadcrumbs.runtime.store.session_users import update_user_indexes
 from breadcrumbs.runtime.store.state import BEGAN_BY, USER_ID, About, decode_about
 from breadcrumbs.runtime.store.store import Store
 
@@ -155,12 +156,18 @@ class SessionStore:
         if growth > 0 and total - removed + growth > limit:
             raise StateTooLarge(session, total + growth, limit)
 
-    async def names_after(self, owner: UUID, after: tuple[int, bytes] | None, count: int) -> NamePage:
-        """Return up to `count` names that follow `after` in the list. None: from the beginning."""
+    async def names_after(
+        self, owner: UUID, after: tuple[int, bytes] | None, count: int, *, user: str | None = None
+    ) -> NamePage:
+        """Return up to `count` names that follow `after` in the list. None: from the beginning.
+
+        `user`: read the list of this user. Call `update_user_indexes` before. The list can have a few sessions of
+        other users.
+        """
         keys, lanes = self._store.keys, range(self._store.lanes)
 
         def command(lane: int, highest: bytes | int, lowest: bytes | int, *limit: bytes | int) -> Any:
-            key = keys.sessions(lane, owner)
+            key = keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user)
             return (lane, (b"ZREVRANGEBYSCORE", key, highest, lowest, b"WITHSCORES", *limit))
 
         highest = b"+inf" if after is None else b"(%d" % after[0]
@@ -175,6 +182,10 @@ class SessionStore:
         ]
         following = sorted((entry for entry in found if after is None or entry < after), reverse=True)
         return NamePage(following[:count], len(following) > count)
+
+    async def update_user_indexes(self, owner: UUID) -> bool:
+        """Bring the lists of users up to date. Return whether they are complete. See session_users.py."""
+        return await update_user_indexes(self._store, owner)
 
     def _creation_time(self, owner: UUID, session: str) -> Read[int | None]:
         lane = self._store.keys.session_lane(owner, session)
