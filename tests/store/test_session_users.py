@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -270,3 +270,68 @@ async def test_owners_have_separate_indexes(store: Store) -> None:
     assert await listed(store, "ann") == ["a"]
     assert await update_user_indexes(store, other)
     assert await listed(store, "ann") == ["a"]
+
+
+# Writes between the two steps of an update
+
+
+def between(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Awaitable[Any]]) -> None:
+    """Run an action once, after sessions were read and before they are added."""
+    find_users, ran = session_users._users, list[bool]()
+
+    async def find_users_then_act(*arguments: Any) -> Any:
+        users = await find_users(*arguments)
+        if not ran:
+            ran.append(True)
+            await action()
+        return users
+
+    monkeypatch.setattr(session_users, "_users", find_users_then_act)
+
+
+def of_one_lane(store: Store) -> tuple[str, str]:
+    first = "a"
+    lane = store.keys.session_lane(OWNER, first)
+    return first, next(f"b{n}" for n in range(100) if store.keys.session_lane(OWNER, f"b{n}") == lane)
+
+
+async def import_at(store: Store, session: str, at: int) -> None:
+    tags = [f"session:{session}", "user:ann"]
+    document = orjson.dumps({"title": "t", "tags": tags, "context": {"session_id": session}})
+    await store.restore(Breadcrumb(uuid4(), OWNER, 1, at, at, 0, 0, None, None, document), [])
+
+
+async def test_an_import_during_an_update_is_not_missed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = of_one_lane(store)
+    await store.create(OWNER, message(first, "ann"))
+    between(monkeypatch, lambda: import_at(store, second, 5))
+    assert await listed(store, "ann") == [first, second]
+
+
+async def test_an_import_is_not_missed_if_another_reader_restores_the_mark(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = of_one_lane(store)
+    await store.create(OWNER, message(first, "ann"))
+
+    async def import_and_begin_again() -> None:
+        await import_at(store, second, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(session_users, "_MAX_STEPS", 1)
+            assert not await update_user_indexes(store, OWNER)
+
+    between(monkeypatch, import_and_begin_again)
+    assert await listed(store, "ann") == [first, second]
+
+
+async def test_a_session_that_is_deleted_during_an_update_is_not_added(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create(OWNER, message("a", "ann"))
+    between(monkeypatch, lambda: Sessions(store).delete(OWNER, "a"))
+    assert await listed(store, "ann") == []
+    assert await indexed_names(store) == set()
+    lane = store.keys.session_lane(OWNER, "a")
+    assert await store.connection.call(lane, b"EXISTS", store.keys.session(lane, OWNER, "a")) == 0
