@@ -81,6 +81,11 @@ _decode_cached = lru_cache(_MAX_CACHED)(_decode)
 _owner = lru_cache(1_024)(lambda raw: UUID(bytes=raw))
 
 
+def clear_cache() -> None:
+    """Forget the cached breadcrumbs, for measurements."""
+    _decode_cached.cache_clear()
+
+
 def is_gone(crumb: Breadcrumb, now: int) -> bool:
     """Return whether a breadcrumb has expired. A used-up read limit sets `expires`, so reads need no other check."""
     return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
