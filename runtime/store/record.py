@@ -65,20 +65,22 @@ def _decode(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
     created_by, updated_by = tail[:16], tail[16:32]
     return Breadcrumb(
         UUID(bytes=raw_id),
-        _owner(raw_owner),
+        _shared_uuid(raw_owner),
         int(version),
         int(created),
         int(updated),
         int(expires),
         int(max_reads),
-        None if created_by == _NO_AGENT else UUID(bytes=created_by),
-        None if updated_by == _NO_AGENT else UUID(bytes=updated_by),
+        None if created_by == _NO_AGENT else _shared_uuid(created_by),
+        None if updated_by == _NO_AGENT else _shared_uuid(updated_by),
         tail[32:],
     )
 
 
 _decode_cached = lru_cache(_MAX_CACHED)(_decode)
-_owner = lru_cache(1_024)(lambda raw: UUID(bytes=raw))
+_shared_uuid = lru_cache(4_096)(
+    lambda raw: UUID(bytes=raw)
+)  # owners and agents: few, and named by many breadcrumbs
 
 
 def clear_cache() -> None:
