@@ -8,6 +8,7 @@
 __all__ = [
     "assembly",
     "audit",
+    "audit_checkpoint",
     "builder",
     "config",
     "config_checks",

@@ -6,26 +6,33 @@ of its session. A context is correct if the scope of each source allows the item
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import ItemPlace
-from breadcrumbs.context_builder.explain import is_context
+from breadcrumbs.context_builder.config import CONSUMER
 from breadcrumbs.context_builder.references import ContextRecord, ItemReference, NotAContext, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.breadcrumb_scan import (
+    NamedGroup,
     StoredBreadcrumb,
     describe_wrong_lane,
+    find_sessions,
     find_unindexed,
-    get_stored,
-    scan_breadcrumbs,
+    list_groups,
+    load_group,
     tagged_sessions,
 )
 from breadcrumbs.runtime.store.store import Store
+
+_GROUP_SIZE: Final = 2_000
+"""Breadcrumbs that are checked as one unit of work."""
+
+_Sessions: TypeAlias = Mapping[UUID, tuple[str, ...] | None]
+"""Sessions in the tags of items. None for an item that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,19 @@ class AuditReport:
     def is_clean(self) -> bool:
         return not self.findings
 
+    def add(self, other: AuditReport) -> None:
+        """Add the report about other breadcrumbs of the same store."""
+        self.owners |= other.owners
+        self.breadcrumbs += other.breadcrumbs
+        self.contexts += other.contexts
+        self.versions += other.versions
+        self.items += other.items
+        self.gone += other.gone
+        self.unreadable += other.unreadable
+        self.findings = (
+            sorted(self.findings + other.findings, key=_order) if other.findings else self.findings
+        )
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "ok": self.is_clean,
@@ -84,25 +104,32 @@ class AuditReport:
         }
 
 
-async def audit_isolation(
-    store: Store,
-    owner: UUID | None = None,
-    *,
-    history: bool = False,
-    progress: Callable[[int], None] = lambda checked: None,
-) -> AuditReport:
+def _order(finding: Violation) -> tuple[str, str, str]:
+    return str(finding.owner_id), str(finding.breadcrumb_id), finding.what
+
+
+async def audit_isolation(store: Store, owner: UUID | None = None, *, history: bool = False) -> AuditReport:
     """Check the breadcrumbs of one owner, or of all owners.
 
-    `history` also checks the older versions of contexts. `progress` is called with the number of breadcrumbs that
-    were checked so far.
+    `history` also checks the older versions of contexts.
     """
     report = AuditReport()
-    async for batch in scan_breadcrumbs(store, owner):
+    for group in await list_audited(store, owner):
+        report.add(await check_group(store, group, history=history))
+    return report
+
+
+async def list_audited(store: Store, owner: UUID | None = None) -> list[NamedGroup]:
+    """Return the breadcrumbs to check. Each group is one unit of work."""
+    return await list_groups(store, owner, _GROUP_SIZE)
+
+
+async def check_group(store: Store, group: NamedGroup, *, history: bool) -> AuditReport:
+    """Check the breadcrumbs of a group that still exist."""
+    report = AuditReport()
+    async for batch in load_group(store, group):
         await _check_batch(store, batch, report, history=history)
-        progress(report.breadcrumbs)
-    report.findings.sort(
-        key=lambda finding: (str(finding.owner_id), str(finding.breadcrumb_id), finding.what)
-    )
+    report.findings.sort(key=_order)
     return report
 
 
@@ -110,24 +137,24 @@ async def _check_batch(
     store: Store, batch: list[StoredBreadcrumb], report: AuditReport, *, history: bool
 ) -> None:
     report.breadcrumbs += len(batch)
-    report.owners.update(stored.crumb.owner_id for stored in batch)
+    report.owners.update({stored.owner for stored in batch})
     for stored in batch:
         if wrong := _check_session(store, stored):
-            report.findings.append(Violation(wrong, stored.crumb.owner_id, stored.crumb.id))
+            report.findings.append(Violation(wrong, stored.owner, stored.id))
     # Sources with the scope `current` read only the index of their session.
     report.findings += [
-        Violation("the breadcrumb is not in the index of its session", crumb.owner_id, crumb.id)
-        for crumb in await find_unindexed(store, batch)
+        Violation("the breadcrumb is not in the index of its session", stored.owner, stored.id)
+        for stored in await find_unindexed(store, batch)
     ]
-    for stored in batch:
-        if _may_be_context(stored.crumb):
-            await _check_context(store, stored.crumb, report, history=history)
+    contexts = [stored.crumb for stored in batch if _may_be_context(stored.document)]
+    if contexts:
+        await _check_contexts(store, contexts, report, history=history)
 
 
 def _check_session(store: Store, stored: StoredBreadcrumb) -> str | None:
     """Check the session of one breadcrumb. Return the error, or None."""
-    tagged, stated = tagged_sessions(stored.crumb), stored.crumb.context.get("session_id")
-    if tagged != ([] if stated is None else [stated]):
+    tagged, stated = stored.sessions, stored.document["context"].get("session_id")
+    if tagged != (() if stated is None else (stated,)):
         values = f"tag {', '.join(tagged) or 'none'}, context.session_id {stated!r}"
         return f"session tag and session_id differ: {values}"
     return describe_wrong_lane(store, stored, tagged[0]) if tagged else None
@@ -136,59 +163,56 @@ def _check_session(store: Store, stored: StoredBreadcrumb) -> str | None:
 # Contexts
 
 
-def _may_be_context(crumb: Breadcrumb) -> bool:
-    return crumb.schema_name == AGENT_CONTEXT or is_context(crumb)
+def _may_be_context(document: Mapping[str, Any]) -> bool:
+    if document.get("schema_name") == AGENT_CONTEXT:
+        return True
+    return "explain" in document["context"] and any(tag.startswith(CONSUMER) for tag in document["tags"])
 
 
-async def _check_context(store: Store, newest: Breadcrumb, report: AuditReport, *, history: bool) -> None:
-    report.contexts += 1
-    versions = await store.history(newest.owner_id, newest.id) if history and newest.version > 1 else [newest]
-    records: list[tuple[Breadcrumb, ContextRecord]] = []
-    for context in versions:
-        try:
-            records.append((context, read_record(context)))
-        except NotAContext:
-            report.unreadable += 1
-    report.versions += len(records)
-    crumbs = await _load_items(store, newest.owner_id, [record for _, record in records])
-    for context, record in records:
-        _check_items(context, record, crumbs, report)
-        try:
-            report.findings += list(_rendered_findings(context, record))
-        except (KeyError, TypeError):
-            report.unreadable += 1
-
-
-async def _load_items(
-    store: Store, owner: UUID, records: Iterable[ContextRecord]
-) -> dict[UUID, Breadcrumb | None]:
-    """Return the newest versions of the items.
-
-    Older versions are not needed, because the session of a breadcrumb cannot change.
-    """
-    ids = list({item.id for record in records for item in record.items})
-    found = await gather(*(get_stored(store, owner, id) for id in ids))
-    return dict(zip(ids, found, strict=True))
+async def _check_contexts(
+    store: Store, contexts: Sequence[Breadcrumb], report: AuditReport, *, history: bool
+) -> None:
+    records: dict[UUID, list[tuple[Breadcrumb, ContextRecord]]] = {}
+    for newest in contexts:
+        report.contexts += 1
+        is_old = history and newest.version > 1
+        for context in await store.history(newest.owner_id, newest.id) if is_old else [newest]:
+            try:
+                records.setdefault(newest.owner_id, []).append((context, read_record(context)))
+            except NotAContext:
+                report.unreadable += 1
+    for owner, of_owner in records.items():
+        report.versions += len(of_owner)
+        # The newest versions of the items are enough, because the session of a breadcrumb cannot change.
+        sessions = await find_sessions(
+            store, owner, {item.id for _, found in of_owner for item in found.items}
+        )
+        for context, found in of_owner:
+            _check_items(context, found, sessions, report)
+            try:
+                report.findings += list(_rendered_findings(context, found))
+            except (KeyError, TypeError):
+                report.unreadable += 1
 
 
 def _check_items(
-    context: Breadcrumb, record: ContextRecord, crumbs: Mapping[UUID, Breadcrumb | None], report: AuditReport
+    context: Breadcrumb, record: ContextRecord, sessions: _Sessions, report: AuditReport
 ) -> None:
     for item in record.items:
         report.items += 1
-        crumb = crumbs[item.id]
-        if crumb is None:
+        of_item = sessions[item.id]
+        if of_item is None:
             report.gone += 1
-        elif wrong := _check_item(context, record, item, crumb):
+        elif wrong := _check_item(context, record, item, of_item):
             report.findings.append(Violation(wrong, context.owner_id, context.id, context.version, item.id))
 
 
 def _check_item(
-    context: Breadcrumb, record: ContextRecord, item: ItemReference, crumb: Breadcrumb
+    context: Breadcrumb, record: ContextRecord, item: ItemReference, sessions: tuple[str, ...]
 ) -> str | None:
-    """Check that an item may be in a context. Return the error, or None."""
-    own_session = " and ".join(tagged_sessions(context)) or None
-    item_session = " and ".join(tagged_sessions(crumb)) or None
+    """Check that an item of some sessions may be in a context. Return the error, or None."""
+    own_session = " and ".join(tagged_sessions(context.document)) or None
+    item_session = " and ".join(sessions) or None
     origin = f"session {item_session!r}" if item_session is not None else "no session"
     is_trigger = item.id == record.trigger_id
     if item.number is None:

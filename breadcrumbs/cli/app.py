@@ -12,11 +12,11 @@ from typer.core import TyperGroup
 
 from breadcrumbs.cli import (
     ask,
+    audits,
     chat,
     completion,
     configs,
     context_tests,
-    contexts,
     crumbs,
     dead_letters,
     doctor,
@@ -129,7 +129,7 @@ for commands in (
     chat.commands,
     ask.commands,
     context_tests.contexts,
-    contexts.audits,
+    audits.audits,
     proofs.commands,
     replay.commands,
     configs.configs,

@@ -1,4 +1,4 @@
-"""Commands that explain and preview contexts, and audit the isolation of sessions.
+"""Commands that explain and preview contexts.
 
 They ask a running server, or read the store without one, and write nothing.
 """
@@ -6,7 +6,6 @@ They ask a running server, or read the store without one, and write nothing.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from breadcrumbs.cli.options import (
     ConfigOption,
     DataOption,
     JsonOption,
-    OwnerOption,
     RedisOption,
     TokenOption,
     read_owner,
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
     from breadcrumbs.cli.context_reader import ServerContexts, ShownContext
     from breadcrumbs.client.sync import Client
-    from breadcrumbs.context_builder.audit import AuditReport
     from breadcrumbs.context_builder.config import ContextConfig
     from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError
     from breadcrumbs.context_builder.config_warnings import KnownNames
@@ -74,18 +71,6 @@ contexts = typer.Typer(
 
     These commands ask the running server. If there is none, or with --data or --redis, they read the store. They
     write nothing.
-    """,
-)
-
-audits = typer.Typer(
-    name="audit",
-    short_help="Check that sessions are isolated.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="""Check guarantees on the stored data.
-
-    \b
-    crumb audit isolation     check that no session contains data of another one
     """,
 )
 
@@ -584,58 +569,6 @@ def _split_reference(text: str) -> tuple[str, int | None]:
     return text, None
 
 
-# audit isolation
-
-
-@audits.command("isolation")
-def audit_isolation(
-    history: Annotated[
-        bool, typer.Option("--history", help="Also check the older versions of every context.")
-    ] = False,
-    owner: OwnerOption = None,
-    data: DataOption = None,
-    redis: RedisOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Check that no session contains data of another one.
-
-    \b
-    crumb audit isolation
-    crumb audit isolation --history --json | jq .findings
-
-    Reads every breadcrumb and every context of the store. The exit code is 1 if there are violations.
-    """
-    settings, named = _load_settings(config, data, redis), read_owner(owner)
-
-    async def make_report(store: Store) -> AuditReport:
-        return await _audit(store, named, history)
-
-    report = on_store(settings, make_report)
-    if for_people(as_json):
-        from breadcrumbs.cli.explanations import print_report
-
-        print_report(report)
-    else:
-        print_json(report.as_dict())
-    return OK if report.is_clean else PROBLEM
-
-
-async def _audit(store: Store, owner: UUID | None, history: bool) -> AuditReport:
-    """Audit the store. Show the progress if standard error is a terminal."""
-    from breadcrumbs.context_builder import audit
-
-    if not sys.stderr.isatty():
-        return await audit.audit_isolation(store, owner, history=history)
-    with console(stderr=True).status("checking …") as status:
-        return await audit.audit_isolation(
-            store,
-            owner,
-            history=history,
-            progress=lambda count: status.update(f"checking … {count:,} breadcrumbs"),
-        )
-
-
 # The server or the store
 
 
@@ -707,10 +640,18 @@ def _load_settings(config: Path | None, data: Path | None, redis: str | None) ->
 
 def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
     """Run `work` on the store of the settings. Raise `CommandError` if the server has no store."""
-    from breadcrumbs.composition.event_loop import run_async
-    from breadcrumbs.composition.storage import has_store, open_store, server_address, shown_address
+    from breadcrumbs.composition.storage import server_address
 
-    async def main(url: str) -> T:
+    with server_address(settings, create=False) as url:
+        return on_store_at(url, settings, work)
+
+
+def on_store_at(url: str, settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Like `on_store`, on a running server."""
+    from breadcrumbs.composition.event_loop import run_async
+    from breadcrumbs.composition.storage import has_store, open_store, shown_address
+
+    async def main() -> T:
         if not await has_store(settings, url):
             raise CommandError(
                 f"no data: {shown_address(url)} has no store named {settings.namespace!r}. Check --redis and --data"
@@ -721,8 +662,7 @@ def on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    with server_address(settings, create=False) as url:
-        return run_async(main(url))
+    return run_async(main())
 
 
 def choose_owner(settings: Settings, named: UUID | None) -> UUID:

@@ -25,14 +25,20 @@ async def scan_keys(
     The keys are unordered. Each one is yielded at least once. Keys that are written during the scan can be missing.
     `max_keys` limits the number of keys scanned per server.
     """
+    async for keys in scan_key_batches(connection, pattern, max_keys=max_keys):
+        for key in keys:
+            yield key
+
+
+async def scan_key_batches(
+    connection: Connection, pattern: bytes, *, count: int = _SCAN_COUNT, max_keys: int | None = None
+) -> AsyncIterator[list[bytes]]:
+    """Like `scan_keys`, but yield the keys in the batches of the server. `count`: keys that one command scans."""
     for lane in connection.node_lanes():
         cursor, scanned = b"0", 0
         while True:
-            cursor, keys = await connection.call(
-                lane, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _SCAN_COUNT
-            )
-            for key in keys:
-                yield key
-            scanned += _SCAN_COUNT
+            cursor, keys = await connection.call(lane, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count)
+            yield keys
+            scanned += count
             if cursor == b"0" or (max_keys is not None and scanned >= max_keys):
                 break

@@ -261,19 +261,24 @@ class Sessions:
         limit: int = 50,
         cursor: str | None = None,
         keep: Callable[[SessionFacts], bool] | None = None,
+        user: str | None = None,
     ) -> SessionPage:
         """Return a page of sessions without their state, last active first.
 
-        `keep` filters them. `next_cursor` is None if and only if there are no more sessions.
+        `keep` filters them. `user`: the only user whose sessions `keep` can accept, so that the others need not be
+        read. `next_cursor` is None if and only if there are no more sessions.
         """
+        if user is not None and not await self._stored.update_user_indexes(owner):
+            user = None
         secret = self._store.secret
         last = None if cursor is None else decrypt_session_cursor(secret, owner, cursor)
         found: list[SessionFacts] = []
         examined = 0
         while True:
             # A filter can reject most sessions, so fetch at least 100 at a time.
-            wanted = limit + 1 - len(found) if keep is None else max(_BATCH_SIZE, limit + 1 - len(found))
-            page = await self._stored.names_after(owner, last, wanted)
+            rejects_few = keep is None or user is not None
+            wanted = limit + 1 - len(found) if rejects_few else max(_BATCH_SIZE, limit + 1 - len(found))
+            page = await self._stored.names_after(owner, last, wanted, user=user)
             examined += len(page.names)
             listed = [entry for entry in page.names if not entry[1].startswith(STATE_HOLDER.encode())]
             all_facts = await self._listed_facts(owner, [name.decode() for _, name in listed])

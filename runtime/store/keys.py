@@ -39,6 +39,7 @@ Per session
                                               after: time of the last deletion of this name, as recorded when the
                                               session began (deletions.lua), 0 = none; absent if the session began
                                               before this field existed
+                                              user: the user whose index `U` has the session, if any
                                               reduced: 1 if it has had a reduced context (reduction.py), else absent
     z <owner> <session>              hash     state: name -> `<time when it was set> <JSON>`; no JSON = removed;
                                               `!<readers> ` before the JSON = restricted readers (see state.py).
@@ -46,6 +47,10 @@ Per session
     P <owner> <session>              hash     answers that are being written: head and pieces of each (see
                                               running_answers.py). Expires by itself; absent if no answer is written
     N <owner>                        zset     sessions of an owner in this lane; score = last activity
+    U <owner> <user>                 zset     sessions of a user in this lane; score = last activity, as far as the mark
+                                              goes (see session_users.py). Absent until sessions are listed by user
+    Y <owner>                        string   mark: `U` has all sessions whose last activity is not later. A space and a
+                                              random number follow. Absent until sessions are listed by user
     Z                                set      sessions that are being deleted: owner + session
     y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
                                               the last deletion. Limited in size: see deletions.lua. Member "" is the
@@ -126,6 +131,8 @@ IN_SESSION: Final = b"x"
 BY_TAG: Final = b"t"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
+SESSIONS_OF_USER: Final = b"U"
+USERS_MARK: Final = b"Y"
 OWNER_RECORDS: Final = frozenset((b"A", b"S", b"V"))
 """Kinds of records whose names are an owner: agents, saved selectors and the archive."""
 INDEXES: Final = frozenset((b"x", b"s", b"t"))
@@ -225,6 +232,12 @@ class Keys:
 
     def sessions(self, lane: int, owner: UUID) -> bytes:
         return b"%sN%s" % (self._prefixes[lane], owner.bytes)
+
+    def sessions_of_user(self, lane: int, owner: UUID, user: str) -> bytes:
+        return b"%sU%s%s" % (self._prefixes[lane], owner.bytes, user.encode())
+
+    def users_mark(self, lane: int, owner: UUID) -> bytes:
+        return b"%sY%s" % (self._prefixes[lane], owner.bytes)
 
     def usage(self, lane: int, owner: UUID) -> bytes:
         return b"%sQ%s" % (self._prefixes[lane], owner.bytes)

@@ -82,9 +82,25 @@ _decode_cached = lru_cache(_MAX_CACHED)(_decode)
 _known_uuid = lru_cache(1_024)(lambda raw: UUID(bytes=raw))  # owners and agents: few, and in every body
 
 
+def clear_cache() -> None:
+    """Forget the cached breadcrumbs, for measurements."""
+    _decode_cached.cache_clear()
+
+
 def is_gone(crumb: Breadcrumb, now: int) -> bool:
     """Return whether a breadcrumb has expired. A used-up read limit sets `expires`, so reads need no other check."""
     return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
+
+
+def is_gone_raw(body: bytes, now: int) -> bool:
+    """Like `is_gone`, for a stored body."""
+    _, _, _, expires, max_reads = body[: body.index(b"\n")].split(b" ")
+    return expires != b"0" and int(max_reads) >= 0 and int(expires) <= now
+
+
+def json_of(body: bytes) -> memoryview:
+    """Return the JSON in a stored body, without a copy."""
+    return memoryview(body)[body.index(b"\n") + 1 + 2 * len(_NO_AGENT) :]
 
 
 def event_note(

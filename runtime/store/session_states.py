@@ -61,7 +61,11 @@ async def restore_state(store: Store, owner: UUID, state: StoredState) -> bool:
     changed = await store.connection.run(
         lane,
         _RESTORE,
-        [keys.session(lane, owner, state.session), keys.state(lane, owner, state.session)],
+        [
+            keys.session(lane, owner, state.session),
+            keys.state(lane, owner, state.session),
+            keys.users_mark(lane, owner),
+        ],
         arguments,
     )
     return bool(changed)

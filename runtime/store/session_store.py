@@ -23,6 +23,7 @@ from breadcrumbs.runtime.store.session_facts import (
     read_first_message,
     session_user,
 )
+from breadcrumbs.runtime.store.session_users import update_user_indexes
 from breadcrumbs.runtime.store.state import BEGAN_BY, USER_ID, About, decode_about
 from breadcrumbs.runtime.store.store import Store
 
@@ -157,10 +158,19 @@ class SessionStore:
         if growth > 0 and total - removed + growth > limit:
             raise StateTooLarge(session, total + growth, limit)
 
-    async def names_after(self, owner: UUID, after: tuple[int, bytes] | None, count: int) -> NamePage:
-        """Return up to `count` names that follow `after` in the list. None: from the beginning."""
+    async def names_after(
+        self, owner: UUID, after: tuple[int, bytes] | None, count: int, *, user: str | None = None
+    ) -> NamePage:
+        """Return up to `count` names that follow `after` in the list. None: from the beginning.
+
+        `user`: read the list of this user. Call `update_user_indexes` before. The list can have a few sessions of
+        other users.
+        """
         keys, connection = self._store.keys, self._store.connection
-        indexes = [Index(lane, keys.sessions(lane, owner)) for lane in range(self._store.lanes)]
+        indexes = [
+            Index(lane, keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user))
+            for lane in range(self._store.lanes)
+        ]
         merge = Merge(
             group_indexes(connection, indexes),
             range_reader(connection, descending=True, floor=0),
@@ -170,6 +180,10 @@ class SessionStore:
         )
         found = await merge.take(count + 1)
         return NamePage([(key.score, key.id) for key, _ in found[:count]], len(found) > count)
+
+    async def update_user_indexes(self, owner: UUID) -> bool:
+        """Bring the lists of users up to date. Return whether they are complete. See session_users.py."""
+        return await update_user_indexes(self._store, owner)
 
     def _creation_time(self, owner: UUID, session: str) -> Read[int | None]:
         lane = self._store.keys.session_lane(owner, session)

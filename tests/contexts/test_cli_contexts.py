@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from breadcrumbs.cli import contexts
+from breadcrumbs.cli import audits, contexts
 from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
@@ -264,7 +264,7 @@ def test_a_leak_is_reported_with_exit_code_1(filled: Shell, monkeypatch: pytest.
     told = filled.json("audit", "isolation", code=1)
     assert not told["ok"] and "not in the index" in told["findings"][0]["what"]
     assert filled.json("audit", "isolation", "--owner", str(uuid4()))["breadcrumbs"] == 0
-    monkeypatch.setattr(contexts, "for_people", lambda as_json: True)
+    monkeypatch.setattr(audits, "for_people", lambda as_json: True)
     done = filled.run("audit", "isolation")
     assert done.exit_code == 1 and told["findings"][0]["breadcrumb_id"] in done.stderr
 

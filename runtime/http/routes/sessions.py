@@ -153,6 +153,7 @@ async def list_sessions(call: HttpCall) -> Reply:
             limit=limit,
             cursor=given.get("cursor"),
             keep=keep if filtered else None,
+            user=principal.user_id if user is None else user,
         )
         found, cursor = page.items, page.next_cursor
     return Reply.json(_session_page(found, cursor, principal))

@@ -89,6 +89,7 @@ async def _compare_session(store: Store, lane: int, owner: UUID, session: str, *
                     names.sessions(lane, owner),
                     names.state(lane, owner, session),
                     names.schemas(lane, owner),
+                    names.users_mark(lane, owner),
                     *(names.by_session(lane, owner, session, schema) for schema in schemas),
                 ],
                 [session, int(fix), *schemas],

@@ -25,7 +25,7 @@ Reply {0, version, deleted_at}   REMOVED
 ]]
 local old = redis.call('GET', KEYS[1])
 local member = ARGV[2] .. ARGV[1]
-local session = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'reduced')
+local session = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'reduced', 'user')
 if ARGV[9] ~= '' and session[2] ~= ARGV[9] then return {5} end
 if not old then
   redis.call('ZREM', KEYS[4], member)
@@ -69,13 +69,15 @@ if ARGV[8] ~= '' then
   elseif session[2] == false then
     -- The session ends with its last breadcrumb.
     if session[1] then
-      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced')
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced', 'user')
       redis.call('EXPIRE', KEYS[8], ARGV[10])
     else
       redis.call('DEL', KEYS[8])
     end
     redis.call('ZREM', KEYS[9], ARGV[8])
     redis.call('DEL', KEYS[10])
+    -- The index of its user, last and without an error: see users_index.lua.
+    if session[5] then redis.pcall('ZREM', string.sub(KEYS[9], 1, -18) .. 'U' .. ARGV[2] .. session[5], ARGV[8]) end
   end
 end
 return {0, version, stamp}

@@ -25,7 +25,11 @@ if existing then
   local version, created, updated = string.match(existing, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
 end
-if ARGV[10] ~= '' and redis.call('HEXISTS', KEYS[8], 'closing') == 1 then return {5} end
+if ARGV[10] ~= '' then
+  if redis.call('HEXISTS', KEYS[8], 'closing') == 1 then return {5} end
+  -- The session can get a time below the mark of the indexes by user: see session_users.py.
+  redis.call('DEL', string.sub(KEYS[9], 1, -18) .. 'Y' .. ARGV[2])
+end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)

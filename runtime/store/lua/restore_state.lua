@@ -2,7 +2,7 @@
 --[[
 Write the values of an exported state that are newer than those of the session. Runs after the import of its breadcrumbs.
 
-KEYS  1 session   2 state
+KEYS  1 session   2 state   3 mark of the indexes by user
 ARGV  1 time when the session began   2… name, `<time> <JSON>`, name, `<time> <JSON>` …
 Reply 1 changed   0 nothing changed, or the session does not exist or is being deleted
 ]]
@@ -36,6 +36,9 @@ if not is_own and (not session[3] or began <= tonumber(session[3])) and stored ~
   else redis.call('HDEL', KEYS[2], '\0began_by') end
   changed = 1
 end
--- The next change counts the size of the state again (see create.lua).
-if changed == 1 then redis.call('HDEL', KEYS[1], 'state') end
+-- The next change counts the size of the state again (see create.lua). The user can have changed: see session_users.py.
+if changed == 1 then
+  redis.call('HDEL', KEYS[1], 'state')
+  redis.call('DEL', KEYS[3])
+end
 return changed

@@ -2,19 +2,20 @@
 --[[
 Compare the record of a session with its breadcrumbs, and optionally correct the record.
 
-KEYS  1 session   2 sessions   3 state   4 schemas   5… the session's index of each schema
+KEYS  1 session   2 sessions   3 state   4 schemas   5 mark of the indexes by user (session_users.py)
+      6… the session's index of each schema
 ARGV  1 session   2 '1' = correct it   3… the schemas, in the order of the indexes
 Reply the number of differences
       -1  the schemas have changed in the meantime: read them and call again
 ]]
-if redis.call('SCARD', KEYS[4]) ~= #KEYS - 4 then return -1 end
+if redis.call('SCARD', KEYS[4]) ~= #KEYS - 5 then return -1 end
 for i = 3, #ARGV do
   if redis.call('SISMEMBER', KEYS[4], ARGV[i]) == 0 then return -1 end
 end
 local session = redis.call('HMGET', KEYS[1], 'version', 'created', 'size', 'closing', 'gone')
 if session[4] then return 0 end -- the session is being deleted
 local size, first, last = 0, nil, nil
-for i = 5, #KEYS do
+for i = 6, #KEYS do
   local oldest = redis.call('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')
   if oldest[2] then
     local newest = redis.call('ZREVRANGE', KEYS[i], 0, 0, 'WITHSCORES')
@@ -30,7 +31,7 @@ if size == 0 then
   if listed then wrong = wrong + 1 end
   if ARGV[2] == '1' and wrong > 0 then
     if session[5] then
-      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced')
+      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after', 'reduced', 'user')
     else
       redis.call('DEL', KEYS[1])
     end
@@ -50,6 +51,7 @@ if ARGV[2] == '1' and wrong > 0 then
   redis.call('HSETNX', KEYS[1], 'created', first)
   redis.call('PERSIST', KEYS[1])
   if not listed then redis.call('ZADD', KEYS[2], last, ARGV[1]) end
+  redis.call('DEL', KEYS[5])
 end
 local recorded_size = redis.call('HGET', KEYS[1], 'state')
 local bytes = 0
