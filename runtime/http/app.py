@@ -122,8 +122,8 @@ class Application:
         """The OpenAPI document, built on first use. Building it takes longer than the rest of the start-up."""
         return build_document(self._operations, version=VERSION, development_mode=self._development_mode)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
 
 class FastRouter:

@@ -42,7 +42,6 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                interface="asgi3",  # uvicorn guesses wrongly for an app that is not a coroutine function
                 host=host,
                 port=port,
                 http=cast("Any", partial(LimitedProtocol, self._table)),
