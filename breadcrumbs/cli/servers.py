@@ -19,7 +19,7 @@ from breadcrumbs.runtime.errors import StartupError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from breadcrumbs.composition.http_server import ReadyServer
+    from breadcrumbs.composition.http_server import ReadyServer, ServerHooks
     from breadcrumbs.runtime.settings.settings import Settings
 
 ContextConfigOption = Annotated[
@@ -70,6 +70,12 @@ MetricsPortOption = Annotated[
     typer.Option(
         "--metrics-port",
         help="Port for /metrics, /health and /ready, 0 for any free port. [env: CRUMB_METRICS_PORT; default: none]",
+    ),
+]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", help="API processes that share the port. [env: CRUMB_API_PROCESSES; default: 1]"
     ),
 ]
 NewStoreOption = Annotated[
@@ -146,6 +152,7 @@ def serve(
     redis: RedisOption = None,
     host: HostOption = None,
     port: PortOption = None,
+    workers: ProcessesOption = None,
     config: ConfigOption = None,
     lanes: LanesOption = None,
     new_store: NewStoreOption = False,
@@ -157,6 +164,11 @@ def serve(
     \b
     crumb serve --redis redis://db:6379/0 --port 8081
     crumb serve --redis redis+cluster://node1:7000
+    crumb serve --redis redis://db:6379/0 --workers 4
+
+    One process uses one core. Use --workers if the API is busy and the machine has free cores: one process per core,
+    without the cores that Redis and the agents need. The processes share the port, the limits and /metrics. A process
+    that ends is restarted.
 
     Run crumb build-contexts and crumb run-agents on the same Redis server to get answers.
     """
@@ -167,6 +179,7 @@ def serve(
         host=host,
         port=port,
         redis=redis,
+        api_processes=workers,
         lanes=lanes,
         new_store=new_store or None,
         log_level=log_level,
@@ -177,6 +190,8 @@ def serve(
             "crumb serve needs a Redis server: set --redis redis://HOST:PORT or CRUMB_REDIS. "
             "crumb up starts an embedded one"
         )
+    if settings.api_processes > 1:
+        return _serve_with_processes(settings, settings.redis)
     return _serve(settings, workers=False)
 
 
@@ -274,14 +289,28 @@ def run_agents(
 
 def _serve(settings: Settings, *, workers: bool) -> int:
     """Serve until a signal. Return the exit code."""
-    from breadcrumbs.composition.http_server import ServerHooks, run_server
+    from breadcrumbs.composition.http_server import run_server
 
-    hooks = ServerHooks(
+    ended_by = run_server(settings, workers=workers, hooks=_hooks(settings, workers=workers))
+    return INTERRUPTED if ended_by == signal.SIGINT else OK
+
+
+def _serve_with_processes(settings: Settings, redis: str) -> int:
+    """Serve with several API processes until a signal. Return the exit code."""
+    from breadcrumbs.composition.api_processes import run_api_processes
+
+    hooks = _hooks(settings, workers=False)
+    ended_by = run_api_processes(settings, redis, count=settings.api_processes, hooks=hooks)
+    return INTERRUPTED if ended_by == signal.SIGINT else OK
+
+
+def _hooks(settings: Settings, *, workers: bool) -> ServerHooks:
+    from breadcrumbs.composition import http_server
+
+    return http_server.ServerHooks(
         on_ready=lambda ready: _announce_ready(settings, ready, workers=workers),
         on_stopping=_announce_stopping,
     )
-    ended_by = run_server(settings, workers=workers, hooks=hooks)
-    return INTERRUPTED if ended_by == signal.SIGINT else OK
 
 
 def _announce_stopping() -> None:
@@ -317,6 +346,8 @@ def _ready_facts(settings: Settings, ready: ReadyServer) -> dict[str, Any]:
         "pid": os.getpid(),
         "version": breadcrumbs.__version__,
     }
+    if ready.pids:
+        facts["pids"] = list(ready.pids)
     if ready.embedded is not None:
         facts |= {"data": str(ready.embedded.data_dir), "server_pid": ready.embedded.pid}
     elif settings.redis is not None:
@@ -336,6 +367,8 @@ def _print_banner(settings: Settings, ready: ReadyServer, model: dict[str, str])
         out.print(f"  data      {data}", markup=False)
     elif settings.redis is not None:
         out.print(f"  data      {shown_address(settings.redis)}", markup=False)
+    if ready.pids:
+        out.print(f"  processes {len(ready.pids)} (pids {', '.join(map(str, ready.pids))})")
     if settings.development_mode:
         out.print("  access    development mode: every program on this machine, without a key")
     else:
