@@ -115,6 +115,14 @@ def test_all_processes_answer_on_one_port_and_one_scrape_is_their_sum(redis: Ser
             for route in clients[0].get("/operations").json()["http"]["routes"]
         }
         assert routes["POST", "/breadcrumbs"] == 6
+        doctor = subprocess.run(
+            [CRUMB, "doctor", "--url", api.ready["url"], "--only", "api", "--json"],
+            env=environment(CRUMB_API_KEY=KEY),
+            capture_output=True,
+            text=True,
+        )
+        (finding,) = json.loads(doctor.stdout)["findings"]
+        assert finding["status"] == "ok" and "3 of 3 processes" in finding["message"]
         requests = {one["number"]: one["requests"] for one in processes(clients[0])["running"]}
         assert all(requests[number] >= number + 2 for number in range(3))
 
