@@ -1,8 +1,9 @@
 """Measures the speed of the HTTP API, and the cost of an open event stream.
 
-    python bench/http.py [--quick] [--json] [--only bf] [--against CHECKOUT]
+    python bench/http.py [--quick] [--json] [--only bf] [--against CHECKOUT] [--processes N]
 
-`--against` compares creates with another checkout that has a `.venv`, in alternating rounds.
+`--against` compares creates with another checkout that has a `.venv`, in alternating rounds. `--processes` compares
+`crumb serve --workers N` with one process.
 
 The servers are separate processes. This process generates the load.
 """
@@ -47,11 +48,13 @@ HOST = "127.0.0.1"
 CONNECTIONS = 50
 STREAMS = 2_000
 OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
+ONE = "1 process"
 
 
 async def main() -> None:
     parser = _common.options("Compare the HTTP API with a bare ASGI app on the same server.")
     _common.add_against(parser)
+    parser.add_argument("--processes", type=int, metavar="N", help="compare N API processes with one process")
     options = parser.parse_args()
     report = Report("http", options)
     began = time.monotonic()
@@ -60,6 +63,12 @@ async def main() -> None:
         if options.against is not None:
             async with all_served(Served(OURS, redis), Served(OTHER, redis, options.against)) as servers:
                 await compare(options, report, servers)
+            report.finish(began)
+            return
+        if options.processes is not None:
+            several = ServedByCommand(f"{options.processes} processes", redis, options.processes)
+            async with all_served(ServedByCommand(ONE, redis, 1), several) as servers:
+                await compare_processes(options, report, servers)
             report.finish(began)
             return
         for letter, section in {"b": creates, "f": streams}.items():
@@ -104,11 +113,14 @@ class Served:
         if checkout is not None:
             program, served = [_common.interpreter_of(checkout), f"{checkout}/bench/http.py"], OURS
         self._argv = [*program, "--serve", served, redis.url, str(self.port), str(os.getpid())]
+        self._environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Served:
         # A new session, so that Ctrl-C reaches only this process, which ends the child.
-        self._process = subprocess.Popen(self._argv, start_new_session=True)
+        self._process = subprocess.Popen(
+            self._argv, start_new_session=True, env=os.environ | self._environment, stdout=subprocess.DEVNULL
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,16 +150,37 @@ class Served:
 
     def cpu(self) -> float:
         """Return the CPU time of its main thread in seconds, or nan if the system does not report it."""
-        try:
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
-        except OSError:
-            return math.nan
+        return _cpu_seconds(self.pid)
 
     async def memory(self) -> int:
         """Return its private memory in bytes, after a garbage collection."""
         os.kill(self.pid, signal.SIGUSR1)
         await asyncio.sleep(1)
         return _private_bytes(self.pid)
+
+
+class ServedByCommand(Served):
+    """`crumb serve`, with one or several processes."""
+
+    def __init__(self, name: str, redis: EmbeddedServer, processes: int) -> None:
+        super().__init__(name, redis)
+        address = ["--redis", redis.url, "--host", HOST, "--port", str(self.port)]
+        self._argv = [sys.executable, "-m", "breadcrumbs", "serve", *address, "--workers", str(processes)]
+        self._argv += ["--log-level", "error"]
+        self._environment = {"CRUMB_DATA": str(redis.data_dir)}  # not the files of this user
+
+    def cpu(self) -> float:
+        """Return the CPU time of the process and its children."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        pids = [self.pid, *map(int, children.read_text().split())] if children.exists() else [self.pid]
+        return sum(map(_cpu_seconds, pids))
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return math.nan
 
 
 def _private_bytes(pid: int) -> int:
@@ -419,6 +452,41 @@ async def compare(options: argparse.Namespace, report: Report, servers: dict[str
     )
     report.verdict(Verdict("creates per second against the other checkout", rate.median, 0.95, at_least=True))
     report.verdict(Verdict("CPU time of a create against the other checkout", cpu.median, None))
+
+
+async def compare_processes(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
+    """Compare several API processes with one. The load and Redis use the same cores, which limits the gain."""
+    count, rounds, seconds = (1_000, 9, 20.0) if options.quick else (2_500, 31, 90.0)
+    sides: dict[str, Side] = {}
+    for name, server in servers.items():
+        token = await token_from(server)
+        turns = [
+            post("/breadcrumbs", posted(f"chat-{number % CONNECTIONS}"), token=token)
+            for number in range(count)
+        ]
+        sides[name] = partial(post_all, server, turns, CONNECTIONS)
+    found = await interleaved(rounds, sides, seconds=seconds)
+    one, several = (found[name]["per_second"] for name in servers)
+    ratio = several.per(one)
+    title = f"HTTP creates with {options.processes} API processes on {os.cpu_count()} cores"
+    report.section("processes", title, {"sides": as_json(found), "ratio": ratio.as_json()})
+    report.table(
+        ["", "per second", "low – high", "CPU µs", "CPU µs of the load", "p50 ms", "p99 ms"],
+        [
+            [
+                side,
+                got["per_second"].text(),
+                got["per_second"].spread(),
+                got["server_cpu_us"].text(),
+                got["load_cpu_us"].text(),
+                got["p50_ms"].text("{:.1f}"),
+                got["p99_ms"].text("{:.1f}"),
+            ]
+            for side, got in found.items()
+        ],
+    )
+    report.say("    the load generator and Redis share the cores with the processes")
+    report.verdict(Verdict(f"{options.processes} API processes against one", ratio.median, None))
 
 
 # (f)

@@ -11,6 +11,7 @@ import base64
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -43,12 +44,11 @@ _CACHE_FOREVER: Final[Header] = (b"cache-control", b"public, max-age=31536000, i
 _REVALIDATE: Final[Header] = (b"cache-control", b"no-cache")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuiltFile:
     """File of the page in plain and compressed form, with its headers."""
 
     plain: bytes
-    compressed: bytes
     media_type: bytes
     etag: str
     """Hash of the content, without quotes."""
@@ -56,18 +56,22 @@ class BuiltFile:
 
     @classmethod
     def of(cls, name: str, content: bytes, *, immutable: bool) -> BuiltFile:
-        """Compress a file and compute its headers.
+        """Compute the headers of a file.
 
         Caches keep an `immutable` file without revalidation.
         """
         digest = base64.urlsafe_b64encode(sha256(content).digest()[:15]).decode()
         return cls(
             plain=content,
-            compressed=gzip.compress(content, mtime=0),
             media_type=_MEDIA_TYPES[name.rpartition(".")[2]].encode(),
             etag=digest,
             cache=_CACHE_FOREVER if immutable else _REVALIDATE,
         )
+
+    @cached_property
+    def compressed(self) -> bytes:
+        """The compressed file. Made for the first client, so that the server starts faster."""
+        return gzip.compress(self.plain, mtime=0)
 
     def reply(self, call: HttpCall) -> Reply:
         """Return the file, or 304 if the client has it.

@@ -21,12 +21,12 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8")
 
     try:
-        from breadcrumbs.cli.app import app
+        from breadcrumbs.cli.program import build_program, modules_for
 
         if "_CRUMB_COMPLETE" in os.environ:  # a shell asks for completions
             from breadcrumbs.cli.completion import complete_quietly
 
-            complete_quietly(app)
-        app(prog_name="crumb")
+            complete_quietly(build_program())
+        build_program(modules_for(sys.argv[1:]))(prog_name="crumb")
     except KeyboardInterrupt:  # during the imports, before `Commands.invoke` handles it
         sys.exit(130)

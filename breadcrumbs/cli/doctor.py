@@ -26,7 +26,7 @@ from breadcrumbs.runtime.maintenance.check_catalogue import CHECKS, Selection, s
 
 if TYPE_CHECKING:
     from breadcrumbs.composition.system_checks import ModelChecks, RunningApi
-    from breadcrumbs.runtime.maintenance.checks import Finding, LagLimits
+    from breadcrumbs.runtime.maintenance.checks import Finding, LagLimits, Status
     from breadcrumbs.runtime.settings.settings import Settings
 
 _SECONDS_PER_CHECK: Final = 60.0
@@ -182,7 +182,7 @@ def _examine(plan: _Plan, place: _Place) -> _Examined:
     plan.on_step(CHECKS["api"])
     api, running = _check_api(place.url or local_url(settings.host, settings.port), place.token)
     findings += chosen(api)
-    if api.status == "ok":
+    if api.status != "error":
         findings += chosen(_check_ready(api.details["url"]))
     findings += _check_storage(settings, plan, running)
     if plan.models is not None and "models" in plan.selection and not _has_models(findings):
@@ -209,13 +209,17 @@ def _check_api(url: str, token: str | None = None) -> tuple[Finding, RunningApi]
                 what = f"the server at {client.url} is not a Breadcrumbs server"
             advice = f"start it with {command()} up, or set its address with --url"
             return Finding("api", "error", visible(what), advice), RunningApi()
-        found = Finding(
-            "api",
-            "ok",
-            f"{client.url} answers (version {version})",
-            details={"url": client.url, "version": version},
-        )
-        return found, RunningApi(version, _read_uptime(url, token))
+        uptime, running, wanted = _read_process(url, token)
+        details = {"url": client.url, "version": version}
+        facts = f"version {version}"
+        if wanted is not None:
+            details["processes"] = f"{running} of {wanted}"
+            facts = f"{facts}, {running} of {wanted} processes"
+        missing = wanted is not None and running < wanted
+        advice = "the log of the API says why the others ended" if missing else ""
+        status: Status = "warning" if missing else "ok"
+        found = Finding("api", status, f"{client.url} answers ({facts})", advice, details=details)
+        return found, RunningApi(version, uptime)
 
 
 def _check_ready(url: str) -> Finding:
@@ -233,13 +237,19 @@ def _check_ready(url: str) -> Finding:
     return Finding("ready", "ok", "the API can use its store")
 
 
-def _read_uptime(url: str, token: str | None) -> float | None:
-    """Return the uptime of the API in seconds, or None without the rights to read it."""
+def _read_process(url: str, token: str | None) -> tuple[float | None, int, int | None]:
+    """Return the uptime of the API in seconds, and how many of its processes run and should run.
+
+    The uptime is None without the rights to read it. The last number is None if one process serves the port.
+    """
     try:
         with open_client(url, token, timeout=_API_SECONDS) as client:
-            return float(client.request("GET", "/operations").json()["process"]["uptime_seconds"])
-    except (BreadcrumbsError, LookupError, TypeError, ValueError):
-        return None
+            process = client.request("GET", "/operations").json()["process"]
+            wanted = process.get("wanted")
+            running = len(process.get("running", ()))
+            return float(process["uptime_seconds"]), running, None if wanted is None else int(wanted)
+    except (BreadcrumbsError, LookupError, TypeError, ValueError, AttributeError):
+        return None, 0, None
 
 
 def _ask_server(plan: _Plan, place: _Place) -> _Examined:
@@ -253,7 +263,7 @@ def _ask_server(plan: _Plan, place: _Place) -> _Examined:
     url = place.url or ""
     plan.on_step(f"{url} makes the checks")
     api, running = _check_api(url, place.token)
-    if api.status != "ok":
+    if api.status == "error":
         return _Examined([api])
     ready = _check_ready(url)
     if ready.status != "ok":

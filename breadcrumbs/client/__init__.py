@@ -11,7 +11,21 @@ sync                       the sync client, generated from aio
 
 from __future__ import annotations
 
-from breadcrumbs.client.aio import AsyncClient, AsyncSession
-from breadcrumbs.client.sync import Client, Session
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from breadcrumbs.client.aio import AsyncClient, AsyncSession
+    from breadcrumbs.client.sync import Client, Session
+
+_MODULES = {"AsyncClient": "aio", "AsyncSession": "aio", "Client": "sync", "Session": "sync"}
+
+
+def __getattr__(name: str) -> Any:
+    # Each client is imported on first use. A program rarely needs both, and a command line must start fast.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
 
 __all__ = ["AsyncClient", "AsyncSession", "Client", "Session"]

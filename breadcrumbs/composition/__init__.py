@@ -4,6 +4,7 @@ The command line and the library both use this package. `__all__` lists the modu
 """
 
 __all__ = [
+    "api_processes",
     "audit_processes",
     "consumers",
     "event_loop",

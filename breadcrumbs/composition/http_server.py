@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.http.app import build_app
+from breadcrumbs.runtime.http.processes import group
+from breadcrumbs.runtime.http.processes.port import take_snapshot
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.maintenance.load_history import sample_forever
@@ -70,8 +73,10 @@ class ReadyServer:
     """Server that accepts requests."""
 
     url: str
-    embedded: EmbeddedServer | None
+    embedded: EmbeddedServer | None = None
     """Embedded server. None if the settings specify a Redis server."""
+    pids: tuple[int, ...] = ()
+    """API processes that share the port. Empty if this process serves it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,13 @@ def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int 
             return run_async(_serve(settings, embedded.url, listener, embedded, workers=workers, hooks=hooks))
 
 
+def run_port_process(settings: Settings, redis: str, listener: socket.socket, hooks: ServerHooks) -> None:
+    """Serve requests until a signal, as one of the API processes that share a listening socket."""
+    _exit_on_sigterm()
+    with traced_process(settings, API_SERVICE):
+        run_async(_serve(settings, redis, listener, workers=False, hooks=hooks))
+
+
 def _exit_on_sigterm() -> None:
     """Clean up and exit on a SIGTERM that arrives before the HTTP server handles signals."""
 
@@ -119,7 +131,7 @@ async def _serve(
     workers: bool,
     hooks: ServerHooks,
 ) -> int | None:
-    ready = ReadyServer(_listening_url(listener), embedded)
+    ready = ReadyServer(listening_url(listener), embedded)
     async with assembled_services(settings, url, workers=workers) as services:
         server = _HookedServer(services, settings.connection_limits, hooks, ready)
         async with anyio.create_task_group() as tasks:
@@ -189,6 +201,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 app = build_app(
                     store, hub, hygiene, settings, operations, read_answering_agents(store, configs)
                 )
+                if (member := group.current()) is not None:
+                    background.start_soon(member.publish_forever, partial(take_snapshot, app.metrics, member))
                 yield ServerServices(store, hub, hygiene, app)
                 await stack.aclose()
                 background.cancel_scope.cancel()
@@ -265,6 +279,7 @@ async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
 # The listening socket
 
 
-def _listening_url(listener: socket.socket) -> str:
+def listening_url(listener: socket.socket) -> str:
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
@@ -30,12 +30,16 @@ _IN_URL = re.compile(r"((?:token|access_token|password)=)[^&\s\"']+|(://[^/@\s:]
 _BEARER = re.compile(r"(?i)(bearer\s+)\S+")
 
 
-def configure_logs(settings: Settings) -> None:
-    """Configure logging for this process. Call it once, at startup."""
+def configure_logs(settings: Settings, *, process: int | None = None) -> None:
+    """Configure logging for this process. Call it once, at startup.
+
+    `process` is the number of an API process that shares its port. Each log entry contains it.
+    """
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     shared_processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_trace,
+        *([] if process is None else [partial(_add_process, process)]),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
@@ -107,6 +111,11 @@ def add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Add the ids of the trace and the span that the running task belongs to, if any."""
     if (trace := carried.get()) is not None:
         event["trace_id"], event["span_id"] = trace[3:35], trace[36:52]
+    return event
+
+
+def _add_process(number: int, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    event["process"] = number
     return event
 
 

@@ -7,6 +7,7 @@ __all__ = [
     "answering",
     "api",
     "app",
+    "processes",
     "routes",
     "server",
     "worker_port",

@@ -22,6 +22,7 @@ from breadcrumbs.runtime.http.middleware.metrics import Metrics, RequestObserver
 from breadcrumbs.runtime.http.middleware.origin_check import OriginCheck
 from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
+from breadcrumbs.runtime.http.processes.group import share_of
 from breadcrumbs.runtime.http.resource import SLASH, Resource
 from breadcrumbs.runtime.http.routes import (
     answering_agents,
@@ -105,7 +106,7 @@ class Application:
             ),
             OpenStreams(*settings.stream_limits),
             UnsentReplies(),
-            Slots(total=8, per_owner=4, per_token=2),
+            Slots(total=share_of(8), per_owner=share_of(4), per_token=share_of(2)),
             limiter,
             answering or published_only(store),
         )

@@ -1,9 +1,11 @@
-"""Table of all open connections of one server: admission, eviction and deadlines.
+"""Table of the open connections of one process: admission, eviction and deadlines.
 
 A connection is unauthenticated until one of its requests was accepted. Unauthenticated connections can use only a
 part of the connection limit and of the memory. When that part or the whole table is full, a new connection replaces
 an unauthenticated one: the oldest of the address that has the most. Incomplete requests can therefore not lock out
 clients that have a token.
+
+Processes that share a port also share the limits on the number of connections. Each replaces only its own connections.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Final
 import structlog
 from starlette.types import Scope
 
+from breadcrumbs.runtime.http.processes.group import other_counts, share_of
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 
 AUTHENTICATED: Final = "breadcrumbs.authenticated"
@@ -30,6 +33,11 @@ _MAX_REFUSED: Final = 64  # refused connections that stay open until their clien
 _SWEEP_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 10.0
 _SEARCH_PAUSE_SECONDS: Final = 0.1  # after a search for a replaceable connection found none
+
+# Keys of the counts that processes of one port share.
+_ALL: Final = "connections"
+_UNAUTHENTICATED: Final = "unauthenticated connections"
+_ADDRESS: Final = "connections of an address"
 
 _log = structlog.get_logger("breadcrumbs.http")
 
@@ -85,11 +93,16 @@ class _AddressConnections:
         """Oldest first."""
 
 
+_NO_CONNECTIONS: Final = _AddressConnections()
+
+
 class ConnectionTable:
-    """All open connections of one server."""
+    """All open connections of one process."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
+        self._max_bytes = share_of(limits.max_unauthenticated_bytes)
+        self._others = other_counts()
         self._connections: dict[TrackedConnection, None] = {}
         self._refused: dict[TrackedConnection, None] = {}
         self._addresses: dict[str, _AddressConnections] = {}
@@ -105,20 +118,28 @@ class ConnectionTable:
     def admit(self, connection: TrackedConnection) -> bool:
         """Register a new connection. Returns False if the table is full and no connection can be replaced."""
         limits = self.limits
-        same = self._addresses.get(connection.address)
-        at_limit = same is not None and same.total >= limits.max_connections_per_address
-        if same is not None and at_limit and not self._replace(same.unauthenticated):
+        others = self._others
+        same = self._addresses.get(connection.address, _NO_CONNECTIONS)
+        of_address = same.total + others.of_others((_ADDRESS, connection.address))
+        if of_address >= limits.max_connections_per_address and not self._replace(same.unauthenticated):
             return False
-        full = len(self._connections) >= limits.max_connections
-        crowded = self._unauthenticated >= limits.max_connections - limits.reserved_connections
+        full = len(self._connections) + others.of_others(_ALL) >= limits.max_connections
+        unauthenticated = self._unauthenticated + others.of_others(_UNAUTHENTICATED)
+        crowded = unauthenticated >= limits.max_connections - limits.reserved_connections
         if (full or crowded) and not self._make_room(full=full):
             return False
         address = self._addresses.setdefault(connection.address, _AddressConnections())
         address.total += 1
         self._connections[connection] = None
         address.unauthenticated[connection] = None
-        self._unauthenticated += 1
+        others.add((_ADDRESS, connection.address), 1)
+        others.add(_ALL, 1)
+        self._count_unauthenticated(1)
         return True
+
+    def _count_unauthenticated(self, change: int) -> None:
+        self._unauthenticated += change
+        self._others.add(_UNAUTHENTICATED, change)
 
     def keep_refused(self, connection: TrackedConnection) -> bool:
         """Keep a refused connection until its deadline. Returns False if too many are kept already."""
@@ -135,9 +156,11 @@ class ConnectionTable:
         self.set_buffered(connection, 0)
         address = self._addresses[connection.address]
         address.total -= 1
+        self._others.add((_ADDRESS, connection.address), -1)
+        self._others.add(_ALL, -1)
         if not connection.authenticated:
             del address.unauthenticated[connection]
-            self._unauthenticated -= 1
+            self._count_unauthenticated(-1)
         if address.total == 0:
             del self._addresses[connection.address]
 
@@ -148,7 +171,7 @@ class ConnectionTable:
         self.set_buffered(connection, 0)
         connection.authenticated = True
         del self._addresses[connection.address].unauthenticated[connection]
-        self._unauthenticated -= 1
+        self._count_unauthenticated(-1)
 
     # Eviction
 
@@ -159,7 +182,11 @@ class ConnectionTable:
         body. The second is any unauthenticated connection whose request is not being handled. The last is an idle
         authenticated one, only if the table is full.
         """
-        busiest = max(self._addresses.values(), key=lambda address: len(address.unauthenticated))
+        busiest = max(
+            self._addresses.values(),
+            key=lambda address: len(address.unauthenticated),
+            default=_NO_CONNECTIONS,
+        )
         if self._replace(busiest.unauthenticated):
             return True
         if self._now < self._next_search:
@@ -199,7 +226,7 @@ class ConnectionTable:
         grows = size > connection.buffered
         self._buffered += size - connection.buffered
         connection.buffered = size
-        while grows and self._buffered > max(self.limits.max_unauthenticated_bytes, connection.buffered):
+        while grows and self._buffered > max(self._max_bytes, connection.buffered):
             victim = next(c for c in self._connections if c.buffered and c is not connection)
             self._evict(victim, "too-many-unauthenticated-bytes")
 

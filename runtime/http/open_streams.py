@@ -1,4 +1,4 @@
-"""Limits the event streams and waiting requests that are open in this process."""
+"""Limits the event streams and waiting requests that are open in all processes of the port."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import RateLimited
+from breadcrumbs.runtime.http.processes.group import other_counts
 from breadcrumbs.runtime.telemetry import metrics
 
 _RETRY_AFTER_SECONDS: Final = 10
@@ -21,6 +22,7 @@ class OpenStreams:
         self._per_token = per_token
         self._per_owner = per_owner
         self._open: Counter[Hashable] = Counter()
+        self._others = other_counts()
 
     @contextmanager
     def count_stream(self, principal: Principal) -> Iterator[None]:
@@ -49,7 +51,7 @@ class OpenStreams:
         for key in keys:
             is_owner = key == principal.owner_id
             limit = self._per_owner if is_owner else self._per_token
-            if self._open[key] >= limit:
+            if self._open[key] + self._others.of_others(_shared(key)) >= limit:
                 raise RateLimited(
                     f"this {'owner' if is_owner else 'token'} has reached its limit of {limit} open event streams and "
                     "waiting requests: close some, or use one stream for several filters",
@@ -57,13 +59,20 @@ class OpenStreams:
                     limit=limit,
                 )
         self._open.update(keys)
+        for key in keys:
+            self._others.add(_shared(key), 1)
         try:
             yield
         finally:
             for key in keys:
+                self._others.add(_shared(key), -1)
                 self._open[key] -= 1
                 if not self._open[key]:
                     del self._open[key]
+
+
+def _shared(key: Hashable) -> Hashable:
+    return "streams", key
 
 
 def token_key(principal: Principal) -> Hashable:

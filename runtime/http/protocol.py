@@ -16,6 +16,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -39,6 +40,7 @@ from breadcrumbs.runtime.http.connections import (
     TrackedConnection,
     network_of,
 )
+from breadcrumbs.runtime.http.cycle import Cycle
 from breadcrumbs.runtime.http.middleware.origin_check import NO_STORE, SECURITY_HEADERS
 from breadcrumbs.runtime.http.routes.event_stream import ABORT
 
@@ -284,12 +286,38 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        super().on_headers_complete()
+        parser, scope = self.parser, self.scope
+        version = parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        self._keep_alive = version != "1.0" and parser.should_keep_alive()
+        self._start_cycle()
+
+    def _start_cycle(self) -> None:
+        """Run the application. The request is the only one: bytes of the next one are buffered until its end."""
+        keep_alive, left = self._keep_alive, self._body_left
+        cycle: Any = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=self.on_response_complete,
+        )
+        self.cycle = cycle
         self.phase = BODY
         self.deadline = math.inf
-        cycle: Any = self.cycle
-        keep_alive = self._keep_alive = cycle.keep_alive
-        left = self._body_left
+        self._start_asgi_task(cycle, self.app)
         if not keep_alive or left is None or left > _SHORT_BODY_BYTES or self.expect_100_continue:
             # A response before the end of the request closes the connection.
             cycle.keep_alive = False

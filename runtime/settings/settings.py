@@ -208,6 +208,10 @@ class Settings(BaseSettings):
         False, description="Send the trace to model servers and ADK servers, in the header traceparent"
     )
 
+    api_processes: Annotated[int, Field(ge=1, le=256)] = Field(
+        1, description="API processes of crumb serve. They share one port and their limits"
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"
 

@@ -670,19 +670,55 @@ def test_no_color_and_json_apply_on_a_terminal(user: User) -> None:
     assert json.loads(as_json)[0]["title"] == "plain"
 
 
-def test_the_help_imports_no_heavy_packages() -> None:
+def imported_by(*command: str) -> set[str]:
+    """Return the names of all modules that a command imports."""
     listing = subprocess.run(
-        [sys.executable, "-X", "importtime", CRUMB, "--help"],
+        [sys.executable, "-X", "importtime", CRUMB, *command],
         check=True,
         capture_output=True,
         text=True,
         env=environment(),
     ).stderr
-    loaded = {
-        line.rpartition("|")[2].strip().partition(".")[0] for line in listing.splitlines() if "|" in line
-    }
+    return {line.rpartition("|")[2].strip() for line in listing.splitlines() if "|" in line}
+
+
+def test_the_help_imports_no_heavy_packages() -> None:
+    loaded = {name.partition(".")[0] for name in imported_by("--help")}
     heavy = {"rich", "httpx", "pydantic", "redis", "starlette", "uvicorn", "structlog", "orjson", "anyio"}
     assert loaded & heavy == set()
+
+
+def test_a_post_imports_only_its_command_and_the_client(user: User) -> None:
+    loaded = imported_by("post", "hello", "--session", "s", "--tag", "t", "--url", user.url)
+    heavy = {
+        "google",
+        "joserfc",
+        "opentelemetry",
+        "prometheus_client",
+        "pydantic",
+        "redis",
+        "rich",
+        "starlette",
+    }
+    heavy |= {"structlog", "uvicorn", "uvloop"}
+    assert {name.partition(".")[0] for name in loaded} & heavy == set()
+    own = {
+        name.removeprefix("breadcrumbs.").partition(".")[0]
+        for name in loaded
+        if name.startswith("breadcrumbs.")
+    }
+    assert own <= {"cli", "client", "runtime", "agents"}
+    assert "breadcrumbs.client.sync" in loaded and "breadcrumbs.cli.crumbs" in loaded
+    unused = {
+        "cli.servers",
+        "cli.doctor",
+        "client.aio",
+        "runtime.workers",
+        "runtime.http",
+        "runtime.store",
+        "agents.definition",
+    }
+    assert {name for name in unused if f"breadcrumbs.{name}" in loaded} == set()
 
 
 def test_the_help_takes_less_than_300_milliseconds() -> None:

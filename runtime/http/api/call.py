@@ -140,10 +140,10 @@ class HttpCall:
         """
         body = self.operation.body
         allowed = body.media_types if body is not None else ()
-        given = self.headers.get(b"content-type", b"").decode("latin-1").lower()
+        given = self.headers.get(b"content-type", b"").decode("latin-1")
         if given in allowed:
             return given
-        media_type, *parameters = (part.strip() for part in given.split(";"))
+        media_type, *parameters = (part.strip() for part in given.lower().split(";"))
         if media_type not in allowed or not set(parameters) <= {"charset=utf-8", 'charset="utf-8"', ""}:
             raise HttpProblem(
                 UNSUPPORTED_MEDIA_TYPE,

@@ -48,19 +48,16 @@ class Reply:
     async def send(self, send: Send, *, without_body: bool = False) -> None:
         """Send the reply. `without_body` is for HEAD: the same headers as for GET, including the length."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        if not without_body:
+        last = b"" if without_body else self.body
+        if not without_body and self.size > CHUNK_BYTES:
+            last = b""
             for chunk in self._body_chunks():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        last = b"" if without_body else self._last_chunk()
         await send({"type": "http.response.body", "body": last})
 
     def _body_chunks(self) -> Iterator[bytes]:
-        """Yield all chunks of the body except the last one."""
-        if len(self.body) > CHUNK_BYTES:
-            yield from _split_chunks(self.body)
-
-    def _last_chunk(self) -> bytes:
-        return self.body if len(self.body) <= CHUNK_BYTES else b""
+        """Yield the chunks of a large body."""
+        yield from _split_chunks(self.body)
 
 
 class ListReply(Reply):

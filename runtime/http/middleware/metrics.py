@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -52,6 +52,11 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for prometheus-client. Its own counters would add 10 µs to each request."""
         yield GaugeMetricFamily("breadcrumbs_http_in_flight", "Requests in flight", self.in_flight)
+        yield GaugeMetricFamily(
+            "breadcrumbs_http_processes",
+            "API processes of this port. The other values are those of all of them.",
+            1,
+        )
         requests = CounterMetricFamily(
             "breadcrumbs_http_requests", "Completed requests", labels=["method", "route", "status"]
         )
@@ -99,6 +104,24 @@ class RouteTimes:
         """Replies with a status 4xx."""
         self.failed = 0
         """Replies with a status 5xx."""
+
+    @classmethod
+    def of_samples(cls, samples: Iterable[Sequence[Any]]) -> dict[tuple[str, str], RouteTimes]:
+        """Return the times by method and route, from the samples of `breadcrumbs_http_request_seconds`."""
+        found: dict[tuple[str, str], RouteTimes] = {}
+        bounds = {str(bound): index for index, bound in enumerate(_BUCKETS)} | {"+Inf": len(_BUCKETS)}
+        for name, labels, value in samples:
+            if not name.endswith("_bucket"):
+                continue
+            times = found.setdefault((labels["method"], labels["route"]), cls())
+            index, status = bounds[labels["le"]], int(labels["status"])
+            times.counts[index] += int(value)
+            if index + 1 < len(times.counts):
+                times.counts[index + 1] -= int(value)  # samples are cumulative, counts are not
+            else:
+                times.refused += int(value) if 400 <= status < 500 else 0
+                times.failed += int(value) if status >= 500 else 0
+        return found
 
     def quantile(self, part: float) -> float:
         """Return an estimate of a quantile in seconds, interpolated within its bucket.

@@ -11,6 +11,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import RateLimited
 from breadcrumbs.runtime.http.api.replies import CHUNK_BYTES
 from breadcrumbs.runtime.http.open_streams import token_key
+from breadcrumbs.runtime.http.processes.group import other_counts
 
 MAX_NARROWED_BYTES: Final = 32 << 20
 """Maximum unsent bytes of a narrowed token."""
@@ -24,6 +25,7 @@ class UnsentReplies:
 
     def __init__(self) -> None:
         self._bytes: Counter[Hashable] = Counter()
+        self._others = other_counts()
 
     @contextmanager
     def count_until_sent(self, principal: Principal, size: int) -> Iterator[None]:
@@ -35,16 +37,20 @@ class UnsentReplies:
             yield
             return
         key, limit = token_key(principal), MAX_NARROWED_BYTES if principal.is_narrowed else MAX_OTHER_BYTES
-        if self._bytes[key] and self._bytes[key] + size > limit:
+        shared_key = ("unsent", key)
+        unread = self._bytes[key] + self._others.of_others(shared_key)
+        if unread and unread + size > limit:
             raise RateLimited(
-                f"this token has {self._bytes[key]} bytes of replies that were not read yet: read them first",
+                f"this token has {unread} bytes of replies that were not read yet: read them first",
                 _RETRY_AFTER_SECONDS,
                 limit=limit,
             )
         self._bytes[key] += size
+        self._others.add(shared_key, size)
         try:
             yield
         finally:
+            self._others.add(shared_key, -size)
             self._bytes[key] -= size
             if not self._bytes[key]:
                 del self._bytes[key]

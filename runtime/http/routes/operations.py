@@ -17,6 +17,8 @@ from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
+from breadcrumbs.runtime.http.processes import group
+from breadcrumbs.runtime.http.processes.port import STARTED, PortState, in_flight_of, read_port, requests_of
 from breadcrumbs.runtime.http.routes.worker_list import WorkerDocument, worker_documents
 from breadcrumbs.runtime.maintenance.overview import (
     RECENT_SECONDS,
@@ -30,7 +32,6 @@ from breadcrumbs.runtime.version import VERSION
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
-_STARTED: Final = time.time_ns() // 1000
 _MAX_SCHEMAS: Final = 50
 
 Milliseconds = Annotated[float, Field(ge=0)]
@@ -139,7 +140,7 @@ class StoreDocument(TypedDict):
 
 @_closed
 class RouteDocument(TypedDict):
-    """Completed requests of a route since the start of this process."""
+    """Completed requests of a route since the start."""
 
     method: str
     route: str
@@ -156,7 +157,7 @@ class RouteDocument(TypedDict):
 
 @_closed
 class HttpDocument(TypedDict):
-    """Requests of this process, with the times until the responses started."""
+    """Requests of this process or of all that share its port, with the times until the responses started."""
 
     in_flight: Count
     bounds_ms: list[Milliseconds]
@@ -164,13 +165,37 @@ class HttpDocument(TypedDict):
 
 
 @_closed
+class ApiProcessDocument(TypedDict):
+    """One of the API processes that share a port."""
+
+    number: Count
+    pid: Count
+    started_at: Time
+    requests: Annotated[Count, Field(description="Completed requests since the start of this process")]
+    in_flight: Count
+    restarts: Annotated[Count, Field(description="How often the process with this number was replaced")]
+
+
+@_closed
 class ProcessDocument(TypedDict):
-    """The process that sent this reply. With several processes, the next reply can come from another one."""
+    """The process that sent this reply, or all processes that share its port.
+
+    With several servers, the next reply can come from another one.
+    """
 
     name: str
     version: str
     started_at: Time
     uptime_seconds: Count
+    answered_by: NotRequired[
+        Annotated[
+            Count, Field(description="Number of the process that sent this reply, if several share the port")
+        ]
+    ]
+    wanted: NotRequired[
+        Annotated[Count, Field(description="API processes that should run, if several share the port")]
+    ]
+    running: NotRequired[list[ApiProcessDocument]]
 
 
 @_closed
@@ -211,16 +236,18 @@ class OperationsDocument(TypedDict):
 async def operations(call: HttpCall) -> Reply:
     services = call.services
     state = await overview(services.store, call.principal.owner_id)
+    member = group.current()
+    port = None if member is None else await read_port(services.metrics, member)
     document: OperationsDocument = {
         "at": times.to_text(state.now),
         "recent_seconds": RECENT_SECONDS,
         "lease_seconds": services.settings.lease_seconds,
-        "process": _process_document(),
+        "process": _process_document() if member is None or port is None else _group_document(member, port),
         "store": _store_document(state, services.store),
         "kinds": state.kinds,
         "lanes": _lane_documents(state),
         "workers": _worker_documents(state),
-        "http": _http_document(services.metrics),
+        "http": _http_document(services.metrics if port is None else port),
     }
     if quotas := await _quota_documents(services.store, call.principal.owner_id):
         document["store"]["quotas"] = quotas
@@ -242,12 +269,32 @@ async def _quota_documents(store: Store, owner: UUID) -> list[QuotaDocument]:
     return found
 
 
-def _process_document() -> ProcessDocument:
+def _process_document(pid: int | None = None, started_at: int = STARTED) -> ProcessDocument:
     return {
-        "name": f"{socket.gethostname()}-{os.getpid()}",
+        "name": f"{socket.gethostname()}-{pid or os.getpid()}",
         "version": VERSION,
-        "started_at": times.to_text(_STARTED),
-        "uptime_seconds": max(0, (time.time_ns() // 1000 - _STARTED) // 1_000_000),
+        "started_at": times.to_text(started_at),
+        "uptime_seconds": max(0, (time.time_ns() // 1000 - started_at) // 1_000_000),
+    }
+
+
+def _group_document(member: group.Member, port: PortState) -> ProcessDocument:
+    running: list[ApiProcessDocument] = [
+        {
+            "number": process["number"],
+            "pid": process["pid"],
+            "started_at": times.to_text(process["started_at"]),
+            "requests": requests_of(process),
+            "in_flight": in_flight_of(process),
+            "restarts": port.restarts[process["number"]],
+        }
+        for process in port.processes
+    ]
+    return {
+        **_process_document(member.group.parent, member.group.started_at),
+        "answered_by": member.number,
+        "wanted": member.group.size,
+        "running": running,
     }
 
 
@@ -337,7 +384,7 @@ def _worker_documents(state: Overview) -> list[LaneWorkerDocument]:
     ]
 
 
-def _http_document(metrics: Metrics) -> HttpDocument:
+def _http_document(metrics: Metrics | PortState) -> HttpDocument:
     return {
         "in_flight": metrics.in_flight,
         "bounds_ms": [bound * 1000 for bound in RouteTimes.BOUNDS],

@@ -10,6 +10,9 @@ from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import HTML, JSON, Reply
 from breadcrumbs.runtime.http.api.schemas import Health, Swept
+from breadcrumbs.runtime.http.processes import group
+from breadcrumbs.runtime.http.processes.merging import render_families
+from breadcrumbs.runtime.http.processes.port import read_port
 from breadcrumbs.runtime.telemetry.metrics import render
 from breadcrumbs.runtime.version import VERSION
 
@@ -50,12 +53,18 @@ async def ready(call: HttpCall) -> Reply:
     method="GET",
     path="/metrics",
     summary="Read metrics for Prometheus",
+    description="With several API processes on one port, the values are those of all of them together.",
     uses_store="no",
     successes=(SuccessReply(200, "Metrics in the Prometheus text format.", media_type="text/plain"),),
 )
 async def metrics(call: HttpCall) -> Reply:
     of_store = await call.services.store_values.render()
-    body = call.services.metrics.render() + render() + of_store
+    member = group.current()
+    if member is None:
+        own = call.services.metrics.render() + render()
+    else:
+        own = render_families((await read_port(call.services.metrics, member)).families)
+    body = own + of_store
     return Reply(200, body, CONTENT_TYPE_LATEST.encode())
 
 

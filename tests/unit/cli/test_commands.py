@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from breadcrumbs import __version__
 from breadcrumbs.cli.app import app
 from breadcrumbs.cli.id_prefixes import unique_length
+from breadcrumbs.cli.program import MODULES, build_program, modules_for
 from breadcrumbs.cli.server_url import server_url
 
 COMMANDS = list(get_group(app).commands)
@@ -47,6 +48,18 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def crumb(*arguments: str, input: str | None = None) -> Result:
     return CliRunner().invoke(app, arguments, input=input)
+
+
+def test_each_module_has_the_commands_that_the_program_expects_there() -> None:
+    assert [name for names in MODULES.values() for name in names] == COMMANDS
+    for module, names in MODULES.items():
+        assert list(get_group(build_program([module])).commands) == list(names)
+
+
+def test_a_command_line_loads_the_module_of_its_command_or_all() -> None:
+    assert list(modules_for(["post", "hello"])) == ["crumbs"]
+    for arguments in ([], ["--help"], ["nope"], ["--version", "post"]):
+        assert list(modules_for(arguments)) == list(MODULES)
 
 
 def test_the_help_lists_every_command() -> None:

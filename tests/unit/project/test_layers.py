@@ -41,7 +41,8 @@ SURFACES: Final = (
     *(
         f"breadcrumbs.runtime.{name}"
         for name in (
-            "access", "backend", "breadcrumb", "events", "hints", "http", "http.api", "http.middleware", "http.routes",
+            "access", "backend", "breadcrumb", "events", "hints", "http", "http.api", "http.middleware",
+            "http.processes", "http.routes",
             "maintenance", "retrieval", "sessions", "settings", "store", "streams", "telemetry",
             "workers",
         )
