@@ -28,6 +28,8 @@ Command: TypeAlias = tuple[bytes | str | int | float, ...]
 MessageHandler: TypeAlias = Callable[[bytes], None]
 SendAll: TypeAlias = Callable[[list[Command]], Awaitable[list[Any]]]
 """Sends commands on one connection. Error replies are returned at their positions."""
+RecordReplies: TypeAlias = Callable[[float, int], None]
+"""Gets the seconds from a write to its last reply, and the number of commands in it."""
 Verify: TypeAlias = Callable[[SendAll], Awaitable[None]]
 """Checks a new connection before it is used for anything else, and raises if it must not be used."""
 
@@ -74,7 +76,7 @@ class Multiplexer:
     ) -> None:
         """Create a link. `blocking`: its commands wait on the server, so their durations are not measured."""
         self.address = address
-        self._replied = STORE_CALLS.replied_late if blocking else STORE_CALLS.replied
+        self._record = None if blocking else STORE_CALLS.record
         self._reply_timeout = reply_timeout
         self._connect_timeout = connect_timeout
         self._verify = verify
@@ -92,27 +94,27 @@ class Multiplexer:
 
     async def call(self, command: Command) -> Any:
         """Send one command and return its reply. Raises `ReplyError` for an error reply."""
-        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
         reply = await socket.send(command)
         if isinstance(reply, ReplyError):
             raise reply
-        self._replied(time.perf_counter() - began)
+        if not STORE_CALLS.settled:
+            STORE_CALLS.replied()
         return reply
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
         """Send commands together. Error replies are returned at their positions."""
         if not commands:
             return []
-        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
         received = await socket.call_all(commands)
-        if not isinstance(received[-1], ReplyError):  # a server that is loading its data replies with errors
-            self._replied(time.perf_counter() - began)
+        # A server that is loading its data replies with errors.
+        if not STORE_CALLS.settled and not isinstance(received[-1], ReplyError):
+            STORE_CALLS.replied()
         return received
 
     async def probe(self, commands: list[Command]) -> list[Any]:
@@ -204,7 +206,9 @@ class Multiplexer:
     async def _connect_socket(self) -> _Socket:
         try:
             self._unverified = await _connect(
-                self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
+                self.address,
+                lambda: _Socket(self._reply_timeout, self._record),
+                timeout=self._connect_timeout,
             )
         except asyncio.CancelledError:  # by `close`
             raise LinkClosed("the store is closed") from None
@@ -245,7 +249,7 @@ def _ignore_exception(reply: asyncio.Future[Any]) -> None:
 class _Socket(asyncio.Protocol):
     """One connection. Sends commands and assigns the replies in their order."""
 
-    def __init__(self, reply_timeout: float | None) -> None:
+    def __init__(self, reply_timeout: float | None, record: RecordReplies | None = None) -> None:
         self.lost = False
         self.reply_count = 0
         self._reply_timeout = reply_timeout
@@ -258,6 +262,10 @@ class _Socket(asyncio.Protocol):
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._record = record
+        self._writes: deque[tuple[int, int, float]] = deque()
+        """Recorded writes: number of all commands up to the last one, number of commands, and time."""
+        self._sent_count = 0
 
     @property
     def is_congested(self) -> bool:
@@ -321,6 +329,8 @@ class _Socket(asyncio.Protocol):
                 self._accept(reply)
         except (LinkLost, IndexError):
             self.close()  # not the Redis protocol, or a reply without a command
+        if self._writes:
+            self._record_replies()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"the connection to the server broke{f': {exc}' if exc else ''}")
@@ -342,7 +352,21 @@ class _Socket(asyncio.Protocol):
     def _flush(self) -> None:
         if self._transport is not None and not self.lost:
             self._transport.write(b"".join(self._unsent))
+            commands = len(self._unsent)
+            self._sent_count += commands
+            if self._record is not None:
+                self._writes.append((self._sent_count, commands, time.perf_counter()))
         self._unsent.clear()
+
+    def _record_replies(self) -> None:
+        """Record the writes whose replies have all arrived.
+
+        The commands of a write are recorded together and not by each caller, because a turn makes many calls.
+        """
+        writes, record, now = self._writes, self._record, time.perf_counter()
+        while writes and writes[0][0] <= self.reply_count and record is not None:
+            _, commands, written = writes.popleft()
+            record(now - written, commands)
 
     def _fail(self, reason: str, error: type[LinkLost] = LinkLost) -> None:
         """Fail all pending commands."""
