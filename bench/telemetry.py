@@ -68,7 +68,8 @@ def system(level: str, without: str | None = None) -> Iterator[System]:
 
 async def compare(report: Report, quick: bool, key: str, title: str, systems: dict[str, Any]) -> float:
     """Run turns on two systems in alternating rounds. Return the median ratio of the CPU times of Python."""
-    turns, rounds = 20, (15 if quick else 201)
+    # Very short rounds: the load of the machine changes within a fraction of a second.
+    turns, rounds = 4, (100 if quick else 1_501)
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         running = {name: stack.enter_context(start) for name, start in systems.items()}
