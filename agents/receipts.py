@@ -74,6 +74,9 @@ class TimedCall:
         if self._observer is not None:
             self._observer.retrying(reason, seconds)
 
+    def log_fields(self) -> Mapping[str, str]:
+        return {} if self._observer is None else self._observer.log_fields()
+
     @property
     def first_seconds(self) -> float | None:
         """Seconds to the first piece, or None if there was none."""

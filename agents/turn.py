@@ -203,7 +203,7 @@ class AgentTurns:
             else None
         )
         writer = self._delta_writer(request)
-        observer = _Observer(writer, lambda reason, seconds: self._notice(request, reason, seconds))
+        observer = _Observer(request, writer, lambda reason, seconds: self._notice(request, reason, seconds))
         try:
             answer = await self._run_in_time(request, writer, observer)
         except Exception:
@@ -305,7 +305,10 @@ class AgentTurns:
 class _Observer:
     """Passes the reasoning of a model and its failures to the clients of an answer."""
 
-    def __init__(self, writer: DeltaWriter, notice: Callable[[str, float], Notice]) -> None:
+    def __init__(
+        self, request: AnswerRequest, writer: DeltaWriter, notice: Callable[[str, float], Notice]
+    ) -> None:
+        self._request = request
         self._writer = writer
         self._notice = notice
 
@@ -315,6 +318,12 @@ class _Observer:
     def retrying(self, reason: str, seconds: float) -> None:
         """Tell the clients that the model is called again."""
         self._writer.notify(self._notice(reason, seconds))
+
+    def log_fields(self) -> dict[str, str]:
+        request = self._request
+        session = request.trigger.session_id
+        named = {} if session is None else {"session": session}
+        return named | {"agent": request.definition.agent_id, "message_id": request.origin.id}
 
     def failed(self, error: Exception, seconds: float) -> None:
         """Tell the clients that the turn is attempted again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -55,6 +55,10 @@ class CallObserver(Protocol):
 
     def retrying(self, reason: str, seconds: float) -> None:
         """Note that a call failed and is repeated after some seconds. `reason` contains no secrets."""
+        ...
+
+    def log_fields(self) -> Mapping[str, str]:
+        """Return the fields that name the turn in a log line about the call."""
         ...
 
 

@@ -137,15 +137,17 @@ class _ModelCall:
                 if self._has_sent_delta or retries > self._limits.retries or wait is None:
                     raise
                 reason = self._endpoint.safe_reason(error.reason)
+                observer = self._request.observer
                 _log.warning(
                     "model call failed, retrying",
+                    **({} if observer is None else observer.log_fields()),
                     model=self._model.name,
                     reason=self._log_reason(reason),
                     wait=round(wait, 3),
                     retry=retries,
                 )
-                if self._request.observer is not None:
-                    self._request.observer.retrying(f"{self._model.name}: {reason}", wait)
+                if observer is not None:
+                    observer.retrying(f"{self._model.name}: {reason}", wait)
             await anyio.sleep(wait)
 
     def _log_reason(self, reason: str) -> str:

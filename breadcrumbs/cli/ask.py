@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from breadcrumbs.client.sync import Client, Session
 
 _RETRIES = 5
+_RUNNER_SECONDS = 10.0
+"""Time to wait for an answer while no agent runner is alive. One that is being started, or an agent of another kind,
+can still answer."""
+_NO_RUNNER = (
+    "no agent runner is alive. Start one with crumb run-agents, or everything in one process with crumb up"
+)
 _MAX_INPUT_BYTES = 16 << 20
 """Bound of the text from a pipe. The server has its own bound, the setting max_body_bytes."""
 
@@ -89,32 +96,77 @@ def _read_input() -> str:
 def _ask(client: Client, name: str, text: str, timeout: float | None) -> int:
     from breadcrumbs.cli.chat_display import PipeDisplay, TerminalDisplay
     from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
-    from breadcrumbs.client.values import Answer, Delta, Written
 
     display = TerminalDisplay() if sys.stdout.isatty() else PipeDisplay()
-    session, message_id = client.session(name), ""
+    turn = _Turn(client, client.session(name), display)
     try:
-        for step in session.turn(text, timeout=timeout):
-            if isinstance(step, Written):
-                message_id = step.id
-            elif isinstance(step, Answer):
-                display.show_answer(step.text)
-            elif isinstance(step, Delta) and step.trigger_id == message_id:
-                display.show_piece(step)
+        turn.run(text, timeout)
     except KeyboardInterrupt:
         display.end_unfinished()
-        if message_id:
-            _cancel(session)
+        if turn.message_id:
+            _cancel(turn.session)
         return INTERRUPTED
     except AgentFailed as failure:
         return _report(display, f"no answer: {failure.reason}")
     except NoAnswer as error:
         late = f"crumb sessions messages {one_line(name)} shows a late answer"
-        return _report(display, f"no answer: {error}. {late}")
+        reason = str(error) if _has_runner(client) else _NO_RUNNER
+        return _report(display, f"no answer: {reason}. {late}")
     except BreadcrumbsError:
         display.end_unfinished()
         raise
     return OK
+
+
+class _Turn:
+    """One question and its answer."""
+
+    def __init__(self, client: Client, session: Session, display: Display) -> None:
+        self.session = session
+        self.message_id = ""
+        """Id of the question. Empty: it is not stored yet."""
+        self._client = client
+        self._display = display
+
+    def run(self, text: str, timeout: float | None) -> None:
+        """Ask, and show the answer. Raises `NoAnswer` early if no agent runner is alive."""
+        from breadcrumbs.client.errors import NoAnswer
+
+        began = time.monotonic()
+        is_alive = _has_runner(self._client)
+        if is_alive or (timeout is not None and timeout <= _RUNNER_SECONDS):
+            self._follow(text, timeout)
+            return
+        try:
+            self._follow(text, _RUNNER_SECONDS)
+        except NoAnswer:
+            left = None if timeout is None else timeout - (time.monotonic() - began)
+            if not _has_runner(self._client) or (left is not None and left <= 0):
+                raise
+            # A runner has started meanwhile.
+            self._display.show_answer(self.session.wait(self.message_id, timeout=left).text)
+
+    def _follow(self, text: str, timeout: float | None) -> None:
+        from breadcrumbs.client.values import Answer, Delta, Written
+
+        for step in self.session.turn(text, timeout=timeout):
+            if isinstance(step, Written):
+                self.message_id = step.id
+            elif isinstance(step, Answer):
+                self._display.show_answer(step.text)
+            elif isinstance(step, Delta) and step.trigger_id == self.message_id:
+                self._display.show_piece(step)
+
+
+def _has_runner(client: Client) -> bool:
+    """Return whether a process that runs agents is alive, or it is not known."""
+    from breadcrumbs.client.errors import BreadcrumbsError
+
+    try:
+        known = client.request("GET", "/agents/answering").json()
+    except BreadcrumbsError:
+        return True
+    return bool(known.get("running", True))  # older servers do not report it
 
 
 def _report(display: Display, reason: str) -> int:

@@ -5,29 +5,20 @@ Tokens, keys and passwords are removed from log entries, including tracebacks.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import sys
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from breadcrumbs.composition.log_lines import LINES, JsonLinesLogger, to_entry, to_json, write
+from breadcrumbs.composition.log_secrets import without_secrets
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.settings.variables import describe_unknown, unknown_variables
 from breadcrumbs.runtime.telemetry.tracing import carried
-
-_SECRET_NAMES = frozenset(
-    ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
-)
-# Credentials in a URL: `token=…` in the query, or the password before the host.
-_IN_URL = re.compile(r"((?:token|access_token|password)=)[^&\s\"']+|(://[^/@\s:]*:)[^@\s/]+(?=@)")
-_BEARER = re.compile(r"(?i)(bearer\s+)\S+")
 
 
 def configure_logs(settings: Settings, *, process: int | None = None) -> None:
@@ -36,10 +27,12 @@ def configure_logs(settings: Settings, *, process: int | None = None) -> None:
     `process` is the number of an API process that shares its port. Each log entry contains it.
     """
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
+    context_processors: list[Any] = [structlog.contextvars.merge_contextvars]
+    if process is not None:
+        context_processors.append(partial(_add_process, process))
     shared_processors: list[Any] = [
-        structlog.contextvars.merge_contextvars,
+        *context_processors,
         add_trace,
-        *([] if process is None else [partial(_add_process, process)]),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
@@ -47,12 +40,14 @@ def configure_logs(settings: Settings, *, process: int | None = None) -> None:
     # Entries of Breadcrumbs do not pass through the standard library: it takes three times as long, and there is a line
     # for each turn.
     structlog.configure(
-        processors=[*shared_processors, *_render_processors(as_text)],
+        processors=[*shared_processors, *_render_processors(as_text)]
+        if as_text
+        else [*context_processors, to_entry],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
-        logger_factory=_StderrLogger,
+        logger_factory=_TextLogger if as_text else JsonLinesLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ForeignHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *shared_processors],
@@ -70,21 +65,24 @@ def configure_logs(settings: Settings, *, process: int | None = None) -> None:
         structlog.get_logger("breadcrumbs.settings").warning(describe_unknown(name, nearest), variable=name)
 
 
-class _StderrLogger:
-    """Writes finished lines to standard error. `name` is the name in the entries."""
+class _TextLogger:
+    """Logger of structlog that writes lines at once. `name` is the name in the entries."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
 
     def msg(self, line: str) -> None:
-        try:
-            # One write, so that lines of several threads do not mix.
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
-        except (OSError, ValueError):  # a full disk, a closed pipe: a log line must not make a turn fail
-            pass
+        write(line + "\n")
 
     debug = info = warning = error = critical = exception = msg
+
+
+class _ForeignHandler(logging.StreamHandler[Any]):
+    """Writes the entries of libraries, after the entries of Breadcrumbs that still wait."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        LINES.flush()
+        super().emit(record)
 
 
 def _render_processors(as_text: bool) -> list[Any]:
@@ -94,17 +92,9 @@ def _render_processors(as_text: bool) -> list[Any]:
             colors=colours, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
         )
     else:
-        renderer = structlog.processors.JSONRenderer(serializer=_to_json)
+        renderer = structlog.processors.JSONRenderer(serializer=lambda event, **_: to_json(event))
     # The traceback becomes text first, so that its secrets are removed too.
     return [structlog.processors.format_exc_info, without_secrets, renderer]
-
-
-def _to_json(event: EventDict, default: Callable[[Any], Any], **_: Any) -> str:
-    """Return the entry as JSON. orjson takes a tenth of the time of the standard library."""
-    try:
-        return orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
-        return json.dumps(event, default=default)
 
 
 def add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -117,23 +107,3 @@ def add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _add_process(number: int, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
     event["process"] = number
     return event
-
-
-def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replace tokens, keys and passwords in a log entry with `…`."""
-    for name, value in event.items():
-        if _is_secret_name(name):
-            event[name] = "…"
-        elif isinstance(value, str):
-            # The expressions are tried at every character of every field, so look for their fixed parts first.
-            if "=" in value or "@" in value:
-                value = _IN_URL.sub(r"\1\2…", value)
-            if "bearer" in value.lower():
-                value = _BEARER.sub(r"\1…", value)
-            event[name] = value
-    return event
-
-
-@lru_cache(maxsize=1024)
-def _is_secret_name(name: str) -> bool:
-    return name.lower().replace("-", "_") in _SECRET_NAMES

@@ -5,9 +5,10 @@ Combines the checks of the store with those of the models and of the data direct
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -38,6 +39,7 @@ from breadcrumbs.runtime.maintenance.checks import (
 )
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_reports import ListedWorker, list_workers
 from breadcrumbs.runtime.version import VERSION
 
 SECONDS_PER_CHECK: Final = 5.0
@@ -48,6 +50,7 @@ PROMPT_SECONDS: Final = 60.0
 """Time limit for the answer of a model to a short prompt."""
 _MAX_MODELS: Final = 50
 _MAX_AT_ONCE: Final = 8
+_MAX_NAMED_RUNNERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,10 @@ def check_routes(store: Store, settings: Settings, *, workers: bool) -> CheckRou
     async def check_models() -> list[Finding]:
         if not (workers or settings.model or settings.models):
             skipped = "this process has no models, because agents run in other processes"
-            return await check_offered_models(store) or [Finding("models", "skipped", skipped)]
+            offered = [
+                _not_checked(model, found) for model, found in (await _runners_by_model(store)).items()
+            ]
+            return await check_offered_models(store) or offered or [Finding("models", "skipped", skipped)]
         return await check_all_models(settings, ModelChecks(private=False), store)
 
     return CheckRoutes(check_system, check_models)
@@ -131,37 +137,94 @@ def check_routes(store: Store, settings: Settings, *, workers: bool) -> CheckRou
 
 async def check_all_models(settings: Settings, how: ModelChecks, store: Store | None = None) -> list[Finding]:
     """Check the models of the settings, and with a store those that agent runners offer."""
+    runners = {} if store is None else await _runners_by_model(store)
     try:
-        findings = await _check_configured(settings, how)
+        findings = await _check_configured(settings, how, runners)
     except (StartupError, OSError) as error:
         message = str(error) if how.private else "the settings of the models are invalid"
         advice = "correct [models] in the settings, or the folder of the setting agents"
         findings = [Finding("models", "error", message, advice)]
     if store is not None:
-        known = {finding.subject for finding in findings}
         offered = await check_offered_models(store)
+        broken = {finding.subject for finding in offered}
+        # The runner knows better than this process why it cannot use a model.
+        findings = [one for one in findings if one.status != "skipped" or one.subject not in broken]
+        known = {finding.subject for finding in findings}
         findings += [finding for finding in offered if finding.subject not in known]
     return findings
 
 
-async def _check_configured(settings: Settings, how: ModelChecks) -> list[Finding]:
-    """Check the default model and the models of agents, which are needed, and all others that are offered."""
+async def _runners_by_model(store: Store) -> dict[str, list[ListedWorker]]:
+    """Return the running agent runners by the public names of the models that they report."""
+    found: dict[str, list[ListedWorker]] = {}
+    for worker in await list_workers(store):
+        if not worker.ended and worker.report is not None:
+            for model in worker.report.models:
+                found.setdefault(model, []).append(worker)
+    return found
+
+
+async def _check_configured(
+    settings: Settings, how: ModelChecks, runners: Mapping[str, Sequence[ListedWorker]]
+) -> list[Finding]:
+    """Check the default model and the models of agents, which are needed, and all others that are offered.
+
+    `runners`: running agent runners by the models that they offer. Those can have other settings.
+    """
     agents = [agent.definition.model for agent in load_definitions(settings.agents)]
     needed = [default_model(settings), *(model for model in agents if model)]
     limits = {"total_timeout": how.limit, "read_timeout": how.limit, "connect_timeout": how.limit}
     async with pool_for_checks(settings, limits) as pool:
-        wanted = _without_repeats(pool, [*needed, *sorted(pool.aliases), *pool.offered])
+        own = _without_repeats(pool, [*needed, *sorted(pool.aliases), *pool.offered])
+        known = {public_name(pool.meaning(spec)) for spec in own}
+        wanted = [*own, *(model for model in runners if model not in known)]
         findings: dict[str, Finding] = {}
         slots = anyio.CapacityLimiter(_MAX_AT_ONCE)
 
         async def check(spec: str) -> None:
             async with slots:
-                findings[spec] = await _check_one(pool, spec, how, needed=spec in needed)
+                if spec in own:
+                    findings[spec] = await _check_one(pool, spec, how, needed=spec in needed)
+                else:
+                    findings[spec] = await _check_offered(pool, spec, how, runners[spec])
 
         async with anyio.create_task_group() as tasks:
             for spec in wanted[:_MAX_MODELS]:
                 tasks.start_soon(check, spec)
     return [findings[spec] for spec in wanted[:_MAX_MODELS]]
+
+
+async def _check_offered(
+    pool: ModelPool, model: str, how: ModelChecks, runners: Sequence[ListedWorker]
+) -> Finding:
+    """Check a model that is not in the settings of this process.
+
+    A runner on another host can have a key, a URL or a network that this process does not have. A model that does not
+    answer here is then no problem that is known.
+    """
+    try:
+        pool.resolve(model, trusted=True)
+    except (InvalidInput, StartupError):
+        return _not_checked(model, runners)
+    finding = await _check_one(pool, model, how, needed=False)
+    host = socket.gethostname()
+    is_here = any(worker.report is not None and worker.report.host == host for worker in runners)
+    if finding.status == "ok" or (is_here and "url" in finding.details):  # asked from the host of a runner
+        status: Status = "ok" if finding.status == "ok" else "warning"
+        return replace(finding, status=status, message=f"offered by {_named(runners)}: {finding.message}")
+    return _not_checked(finding.subject, runners)
+
+
+def _not_checked(model: str, runners: Sequence[ListedWorker]) -> Finding:
+    message = f"offered by {_named(runners)}, not checked from here"
+    return Finding("models", "skipped", message, subject=model)
+
+
+def _named(runners: Sequence[ListedWorker]) -> str:
+    names = list(dict.fromkeys(worker.name for worker in runners))
+    return f"runner {', '.join(names[:_MAX_NAMED_RUNNERS])}" + (
+        " and others" if len(names) > _MAX_NAMED_RUNNERS else ""
+    )
 
 
 def _without_repeats(pool: ModelPool, specs: Iterable[str]) -> list[str]:

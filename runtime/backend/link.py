@@ -30,6 +30,8 @@ ChannelHandler: TypeAlias = Callable[[bytes, bytes | None], None]
 """Called with a channel and a message. None instead of a message: the subscription begins now."""
 SendAll: TypeAlias = Callable[[list[Command]], Awaitable[list[Any]]]
 """Sends commands on one connection. Error replies are returned at their positions."""
+RecordReplies: TypeAlias = Callable[[float, int], None]
+"""Gets the seconds from a write to its last reply, and the number of commands in it."""
 Verify: TypeAlias = Callable[[SendAll], Awaitable[None]]
 """Checks a new connection before it is used for anything else, and raises if it must not be used."""
 
@@ -91,27 +93,27 @@ class Multiplexer:
 
     async def call(self, command: Command) -> Any:
         """Send one command and return its reply. Raises `ReplyError` for an error reply."""
-        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
         reply = await socket.send(command)
         if isinstance(reply, ReplyError):
             raise reply
-        STORE_CALLS.replied(time.perf_counter() - began)
+        if not STORE_CALLS.settled:
+            STORE_CALLS.replied()
         return reply
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
         """Send commands together. Error replies are returned at their positions."""
         if not commands:
             return []
-        began = time.perf_counter()
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
         received = await socket.call_all(commands)
-        if not isinstance(received[-1], ReplyError):  # a server that is loading its data replies with errors
-            STORE_CALLS.replied(time.perf_counter() - began)
+        # A server that is loading its data replies with errors.
+        if not STORE_CALLS.settled and not isinstance(received[-1], ReplyError):
+            STORE_CALLS.replied()
         return received
 
     async def probe(self, commands: list[Command]) -> list[Any]:
@@ -203,7 +205,9 @@ class Multiplexer:
     async def _connect_socket(self) -> _Socket:
         try:
             self._unverified = await _connect(
-                self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
+                self.address,
+                lambda: _Socket(self._reply_timeout, STORE_CALLS.record),
+                timeout=self._connect_timeout,
             )
         except asyncio.CancelledError:  # by `close`
             raise LinkClosed("the store is closed") from None
@@ -295,7 +299,7 @@ def _ignore_exception(reply: asyncio.Future[Any]) -> None:
 class _Socket(asyncio.Protocol):
     """One connection. Sends commands and assigns the replies in their order."""
 
-    def __init__(self, reply_timeout: float | None) -> None:
+    def __init__(self, reply_timeout: float | None, record: RecordReplies | None = None) -> None:
         self.lost = False
         self.reply_count = 0
         self._reply_timeout = reply_timeout
@@ -308,6 +312,10 @@ class _Socket(asyncio.Protocol):
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._record = record
+        self._writes: deque[tuple[int, int, float]] = deque()
+        """Recorded writes: number of all commands up to the last one, number of commands, and time."""
+        self._sent_count = 0
 
     @property
     def is_congested(self) -> bool:
@@ -371,6 +379,8 @@ class _Socket(asyncio.Protocol):
                 self._accept(reply)
         except (LinkLost, IndexError):
             self.close()  # not the Redis protocol, or a reply without a command
+        if self._writes:
+            self._record_replies()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"the connection to the server broke{f': {exc}' if exc else ''}")
@@ -392,7 +402,21 @@ class _Socket(asyncio.Protocol):
     def _flush(self) -> None:
         if self._transport is not None and not self.lost:
             self._transport.write(b"".join(self._unsent))
+            commands = len(self._unsent)
+            self._sent_count += commands
+            if self._record is not None:
+                self._writes.append((self._sent_count, commands, time.perf_counter()))
         self._unsent.clear()
+
+    def _record_replies(self) -> None:
+        """Record the writes whose replies have all arrived.
+
+        The commands of a write are recorded together and not by each caller, because a turn makes many calls.
+        """
+        writes, record, now = self._writes, self._record, time.perf_counter()
+        while writes and writes[0][0] <= self.reply_count and record is not None:
+            _, commands, written = writes.popleft()
+            record(now - written, commands)
 
     def _fail(self, reason: str, error: type[LinkLost] = LinkLost) -> None:
         """Fail all pending commands."""

@@ -74,9 +74,9 @@ class SchemaHints:
             if (cached := self._cached.get((owner, name))) is None or cached[0] <= now
         }
         if reads:
-            _MISSES.inc(len(reads))
+            _MISSES.value += len(reads)
         if len(reads) < len(schema_names):
-            _HITS.inc(len(schema_names) - len(reads))
+            _HITS.value += len(schema_names) - len(reads)
         return DefinitionReads(owner, now, reads)
 
     def store_results(

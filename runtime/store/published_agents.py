@@ -13,11 +13,13 @@ from typing import Any, Final
 import orjson
 
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.store.worker_records import read_workers
+from breadcrumbs.runtime.store.worker_records import read_worker_kinds, read_workers
 
 MAX_AGENT_NAME: Final = 200
 
 _LANE: Final = 0
+_RUNNERS: Final = "agents"
+"""Kind of agent runners. User programs run the kinds `agents/…`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,12 @@ async def living_kinds(store: Store, kinds: Sequence[str]) -> set[str]:
     """Return the kinds that have a living worker."""
     now = store.now()
     return {worker.kind for worker in await read_workers(store, kinds) if worker.until > now}
+
+
+async def has_runner(store: Store) -> bool:
+    """Return whether a process that runs agents is alive, of the installation or of a user's program."""
+    kinds = [kind for kind in await read_worker_kinds(store) if kind.partition("/")[0] == _RUNNERS]
+    return bool(await living_kinds(store, kinds)) if kinds else False
 
 
 def _decode(raw: bytes) -> tuple[PublishedAgent, ...]:

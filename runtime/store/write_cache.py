@@ -48,20 +48,17 @@ class WriteCache:
         entry = self._entries.get((owner.int, id.int))
         if entry is not None and version in (None, entry[0].version):
             return True
-        _MISSES.inc()
+        _MISSES.value += 1
         return False
 
     def get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         """Return the cached version if its header matches, else None. `header`: the beginning of the stored body."""
-        found = self._get_by_header(owner, id, header)
-        (_MISSES if found is None else _HITS).inc()
-        return found
-
-    def _get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         version, created, updated, expires, max_reads = map(int, header.partition(b"\n")[0].split(b" "))
         crumb, _ = self._entries.get((owner.int, id.int), (None, False))
         if crumb is None or (version, created, updated) != (crumb.version, crumb.created, crumb.updated):
+            _MISSES.value += 1
             return None
+        _HITS.value += 1
         if (expires, max_reads) == (crumb.expires, crumb.max_reads):
             return crumb
         return replace(crumb, expires=expires, max_reads=max_reads).with_document(crumb.document)
@@ -70,7 +67,7 @@ class WriteCache:
         """Return a permanent version by its number and time. Others can have expired on the server."""
         crumb, permanent = self._entries.get((owner.int, id.int), (None, False))
         if crumb is None or not permanent or (version, updated) != (crumb.version, crumb.updated):
-            _MISSES.inc()
+            _MISSES.value += 1
             return None
-        _HITS.inc()
+        _HITS.value += 1
         return crumb

@@ -19,10 +19,10 @@ class Buckets:
         self.seconds = 0.0
         """Sum of all durations."""
 
-    def record(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.seconds += seconds
+    def record(self, seconds: float, times: int = 1) -> None:
+        """Count a duration, once or several times."""
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.seconds += seconds * times
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Return the upper bounds as text, each with the number of durations up to it."""

@@ -160,7 +160,8 @@ STORE_OUTAGES: Final = _counter(
 )
 STORE_CALL_DURATION: Final = _histogram(
     "breadcrumbs_store_call_duration_seconds",
-    "Seconds from a call to the store to its reply. Reads that wait for events are not counted.",
+    "Seconds from sending a command to the store to its reply. Commands that were sent together are counted with the "
+    "time of the last reply. Reads that wait for events are not counted.",
     bounds=_STORE_BUCKETS,
 )
 STORE_CALL_ERRORS: Final = _counter(

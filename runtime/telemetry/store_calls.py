@@ -40,9 +40,10 @@ class StoreCalls:
     """The calls of this process to its store."""
 
     def __init__(self) -> None:
-        self._record = metrics.STORE_CALL_DURATION.labels().record
+        self.record = metrics.STORE_CALL_DURATION.labels().record
+        """Counts the seconds from sending commands to their replies, and the number of the commands."""
         self._errors = {reason: metrics.STORE_CALL_ERRORS.labels(reason) for _, reason in _REASONS}
-        self._settled = False
+        self.settled = False
         """Whether the store is known to be available. The fast path of every reply is one check of this."""
         self._lost_at: float | None = None
         """Time (`time.monotonic`) when the outage began. None: there is no outage."""
@@ -55,10 +56,9 @@ class StoreCalls:
         self._full_at = -_FULL_SECONDS
         """Time of the last log line about a full store."""
 
-    def replied(self, seconds: float) -> None:
-        """Count a reply of the store after some seconds."""
-        self._record(seconds)
-        if not self._settled:
+    def replied(self) -> None:
+        """Note a reply that is not an error. It ends an outage if no call has failed for a moment."""
+        if not self.settled:
             self._settle()
 
     def failed(self, error: StoreError) -> None:
@@ -88,10 +88,10 @@ class StoreCalls:
         self._failed_at, self._replied_at = time.monotonic(), None
         self._failures += 1
         if (
-            not self._settled
+            not self.settled
         ):  # a store that was never reached is an error of the command that starts the process
             return False
-        self._settled = False
+        self.settled = False
         self._lost_at, self._failures = self._failed_at, 1
         metrics.STORE_UP.set(0)
         metrics.STORE_OUTAGES.labels().inc()
@@ -115,7 +115,7 @@ class StoreCalls:
             seconds = round(self._replied_at - self._lost_at, 3)
             _log.warning("store back", seconds=seconds, failed_calls=self._failures)
             self._lost_at = None
-        self._settled = True
+        self.settled = True
         metrics.STORE_UP.set(1)
 
 

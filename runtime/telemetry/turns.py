@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -61,8 +60,7 @@ def count_tool_call(tool: str, *, ok: bool) -> None:
     _TOOLS.get(tool)[ok].inc()
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Number of tokens of a model call, as the provider reports them. None: not reported."""
 
     input: int
@@ -112,14 +110,14 @@ class AnswerFacts:
         self._counters = counters
         self._models: ModelCounters | None = None
         self._began = began
-        counters.started.inc()
+        counters.started.value += 1
 
     def call_started(self) -> None:
         """Count a model call."""
         if self._models is None:
             self._models = _MODELS.get(self.agent, self.model)
         self.model_calls += 1
-        self._models.calls.inc()
+        self._models.calls.value += 1
 
     def call_failed(self) -> None:
         """Count the failure of the model call that was started last."""
@@ -137,11 +135,12 @@ class AnswerFacts:
             self._add_tokens(self._models, tokens)
 
     def _add_tokens(self, models: ModelCounters, tokens: Tokens) -> None:
-        # A provider can report anything. A counter refuses negative numbers.
-        self.input_tokens += max(0, tokens.input)
-        self.output_tokens += max(0, tokens.output)
-        models.input.inc(max(0, tokens.input))
-        models.output.inc(max(0, tokens.output))
+        # A provider can report anything. A counter must not decrease.
+        input, output = max(0, tokens.input), max(0, tokens.output)
+        self.input_tokens += input
+        self.output_tokens += output
+        models.input.value += input
+        models.output.value += output
         if tokens.cached is not None:
             self.cached_tokens = (self.cached_tokens or 0) + max(0, tokens.cached)
             models.cached.inc(max(0, tokens.cached))
@@ -165,7 +164,7 @@ class AnswerFacts:
         counters = self._counters
         match how:
             case "answered":
-                counters.answered.inc()
+                counters.answered.value += 1
                 counters.duration.record(seconds)
             case "failed":
                 counters.failed.inc()
@@ -195,8 +194,7 @@ class AnswerFacts:
         return fields
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSubject:
+class TurnSubject(NamedTuple):
     """The event that a turn handles, in words of the log."""
 
     owner: UUID
@@ -240,14 +238,18 @@ class TurnReport:
 
     def finished(self) -> None:
         """Report an event that is done. An agent without an answer lost its session or its message."""
-        self._report_answers()
-        for facts in self._unanswered():
-            self._log(_log.info, "turn cancelled", facts, facts.end("cancelled"), reason="deleted")
+        for facts in self._answers.values():
+            if not facts.open:
+                continue
+            if facts.answered:
+                self._report_answer(facts)
+            else:
+                self._log(_log.info, "turn cancelled", facts, facts.end("cancelled"), reason="deleted")
 
     def retrying(self, error: Exception, pause: float) -> None:
         """Report a failed attempt that another one follows after some seconds."""
         self._report_answers()
-        for facts in self._unanswered():
+        for facts in [facts for facts in self._answers.values() if facts.open]:
             facts.open = False
             facts.retried()
             reason = log_reason(error, facts.hidden)
@@ -272,18 +274,18 @@ class TurnReport:
         for facts in [facts for facts in self._answers.values() if not facts.answered]:
             self._log(_log.info, "turn abandoned", facts, facts.end("abandoned"))
 
-    def _unanswered(self) -> list[AnswerFacts]:
-        return [facts for facts in self._answers.values() if facts.open and not facts.answered]
-
     def _report_answers(self) -> None:
         for facts in self._answers.values():
             if facts.open and facts.answered:
-                seconds = facts.end("answered")
-                # A context is built for every message, and the line of the agent that answers it follows.
-                if facts.model:
-                    self._log(_log.info, "turn answered", facts, seconds)
-                elif _is_debugging():  # otherwise the fields of the line would be made for nothing
-                    self._log(_log.debug, "turn answered", facts, seconds)
+                self._report_answer(facts)
+
+    def _report_answer(self, facts: AnswerFacts) -> None:
+        seconds = facts.end("answered")
+        # A context is built for every message, and the line of the agent that answers it follows.
+        if facts.model:
+            self._log(_log.info, "turn answered", facts, seconds)
+        elif _is_debugging():  # otherwise the fields of the line would be made for nothing
+            self._log(_log.debug, "turn answered", facts, seconds)
 
     def _log(self, write: Any, event: str, facts: AnswerFacts, seconds: float | None, **more: Any) -> None:
         # In the order of a reader of the text format: the ids, which are long, stand at the end.

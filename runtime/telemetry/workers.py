@@ -40,6 +40,7 @@ class WorkerMetrics:
         self.leases_lost = metrics.LEASES_LOST.labels(kind)
         self.dead_letters = metrics.DEAD_LETTERS_STORED.labels(kind)
         self.attempts = {result: metrics.TURN_ATTEMPTS.labels(kind, result) for result in ATTEMPT_RESULTS}
+        self.finished = self.attempts["finished"]
         self._queue = metrics.TURN_QUEUE.labels(kind)
         self._turns = BoundedLabels(lambda agent, model: TurnCounters(kind, agent, model))
 

@@ -37,9 +37,9 @@ class OwnerCache(Generic[T]):
         """Return the cached value, or load it if it is older than the TTL."""
         cached = self._values.get(owner)
         if cached is not None and time.monotonic() - cached[0] <= _TTL_SECONDS:
-            self._hits.inc()
+            self._hits.value += 1
             return cached[1]
-        self._misses.inc()
+        self._misses.value += 1
         loading = self._loading.get(owner)
         if loading is None:
             loading = self._loading[owner] = asyncio.create_task(self._load_now(owner))

@@ -152,6 +152,10 @@ class TurnRunner:
     async def _run_attempt(self, turn: Turn) -> bool:
         """Run the handler once. Return whether another attempt follows."""
         result = await self._attempt(turn)
+        if result is Ended.FINISHED:  # almost always
+            self._metrics.finished.value += 1
+            self._finish(turn)
+            return False
         self._metrics.attempts[_result_name(result)].inc()
         if isinstance(result, Retry):
             result = await self._wait_for_retry(turn, result.error)
@@ -165,17 +169,21 @@ class TurnRunner:
             case Failed(error):
                 await self._fail(turn, error)
             case Ended.FINISHED:
-                self.answered += turn.commits
-                if not turn.commits:
-                    self._leases.discard_answers(turn.lane.lease, turn.ended_answers())
-                turn.lane.finish(turn.event)
-                turn.report.finished()
+                self._finish(turn)
             case Ended.LEASE_LOST:
                 self._lanes.drop(turn.lane)
                 turn.report.abandoned()
             case Ended.ABANDONED:
                 turn.report.abandoned()
         return False
+
+    def _finish(self, turn: Turn) -> None:
+        """End a turn whose event is done."""
+        self.answered += turn.commits
+        if not turn.commits:
+            self._leases.discard_answers(turn.lane.lease, turn.ended_answers())
+        turn.lane.finish(turn.event)
+        turn.report.finished()
 
     async def _fail(self, turn: Turn, error: Exception) -> None:
         """End a turn that is not attempted again."""

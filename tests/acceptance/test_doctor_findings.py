@@ -369,7 +369,9 @@ def test_a_token_without_the_role_is_unknown(tmp_path: Path) -> None:
 # Versions and clocks
 
 
-def add_worker(system: Installation, name: str, *, version: str | None = None, late: float = 0) -> None:
+def add_worker(
+    system: Installation, name: str, *, version: str | None = None, late: float = 0, **more: Any
+) -> None:
     """Store the record of a worker, as its heartbeat does."""
     (kind,) = system.redis.command("KEYS", "*}Ragents")
     stored = system.redis.command("HGETALL", kind)
@@ -378,7 +380,7 @@ def add_worker(system: Installation, name: str, *, version: str | None = None, l
     now = int(seconds) * 1_000_000 + int(microseconds)
     report = json.loads(raw.partition(" ")[2])
     report |= {"name": name, "lease_seconds": 60, "clock": now - int(late * 1e6), "state": "running"}
-    report["version"] = version or report["version"]
+    report |= {"version": version or report["version"], **more}
     system.redis.command("HSET", kind, name, f"{now} {json.dumps(report)}")
     system.redis.command("ZADD", kind.replace("Ragents", "Wagents"), now + 60_000_000, name)
 
@@ -616,3 +618,40 @@ def test_every_check_has_a_section_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
     sections = re.findall(r"^#### `([a-z-]+)`$", text, re.MULTILINE)
     assert sections == list(CHECKS)
+
+
+# Models that only the runners know
+
+
+def test_models_that_runners_offer_are_named(system: Installation, models: ModelServer) -> None:
+    listed = models.scenario("normal", models=["here"])
+    add_worker(
+        system, "far", models=["openai:gpt-far", "small", "local:here", "local:gone"], host="elsewhere"
+    )
+    try:
+        report = system.doctor(
+            "--only", "models", CRUMB_MODELS=json.dumps({"endpoints": {"local": {"url": listed.url}}})
+        )
+        assert (report.exit_code, report.problems) == (0, {})
+        for name in ("openai:gpt-far", "small"):  # no key, and a server whose URL only the runner knows
+            finding = report.find("models", name)
+            assert finding["status"] == "skipped"
+            assert finding["message"] == "offered by runner far, not checked from here"
+        assert report.find("models", "local:here")["status"] == "ok"
+        assert report.find("models", "local:here")["message"].startswith("offered by runner far: ")
+        assert report.find("models", "local:gone")["status"] == "skipped"
+        remote = system.ask("--only", "models")
+        assert "offered by runner far" in remote.find("models", "openai:gpt-far")["message"]
+    finally:
+        remove_worker(system, "far")
+
+
+def test_a_model_that_a_runner_on_this_host_cannot_reach_gets_a_warning(system: Installation) -> None:
+    local = {"endpoints": {"local": {"url": "http://127.0.0.1:1/v1"}}}
+    add_worker(system, "near", models=["local:m"])
+    try:
+        report = system.doctor("--only", "models", CRUMB_MODELS=json.dumps(local))
+        assert report.problems == {"models": "warning"}
+        assert report.find("models", "local:m")["message"].startswith("offered by runner near: ")
+    finally:
+        remove_worker(system, "near")

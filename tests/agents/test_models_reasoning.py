@@ -24,6 +24,9 @@ class Observer:
     def retrying(self, reason: str, seconds: float) -> None:
         self.retries.append((reason, seconds))
 
+    def log_fields(self) -> dict[str, str]:
+        return {}
+
 
 def split(text: str, seed: int, *, complete: bool = True) -> tuple[str, str]:
     """Split a text that arrives in random pieces."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import anyio
 import anyio.lowlevel
 import pytest
+from structlog.testing import capture_logs
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
@@ -24,6 +25,8 @@ from tests.support.conversations import (
     last_words,
     working,
 )
+from tests.support.model_calls import model_at
+from tests.support.model_server import ModelServer
 
 
 async def test_calls_of_an_overloaded_model_are_retried_with_delays(store: Store) -> None:
@@ -54,6 +57,16 @@ async def test_P11_a_retry_waits_as_long_as_the_model_requests(store: Store) -> 
     async with working(store, FunctionModel(answer), backoff=lambda attempt: 0.01) as chat:
         await chat.answer_to(await chat.say("s", "Hello"))
         assert 0.6 <= asked[1] - asked[0] < 3
+
+
+async def test_a_repeated_model_call_is_logged_with_its_turn(store: Store) -> None:
+    with ModelServer() as server, capture_logs() as lines:
+        async with model_at(server.scenario("failing", times=1)) as model, working(store, model) as chat:
+            message = await chat.say("s", "Hello")
+            await chat.answer_to(message)
+    (line,) = [line for line in lines if line["event"] == "model call failed, retrying"]
+    assert (line["session"], line["message_id"]) == ("s", str(message.id))
+    assert line["agent"] == "default-chat-assistant" and line["model"] == model.name
 
 
 async def test_the_longest_of_several_requested_pauses_counts(store: Store) -> None:

@@ -12,7 +12,7 @@ from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.store.published_agents import PublishedAgent
+from breadcrumbs.runtime.store.published_agents import PublishedAgent, has_runner
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
@@ -38,6 +38,10 @@ class AnsweringAgents(TypedDict):
 
     agents: list[AnsweringAgent]
     may_choose: Annotated[bool, Field(description="Whether the token may choose the agent of a session")]
+    running: Annotated[
+        bool,
+        Field(description="Whether a process that runs agents is alive. Otherwise messages wait for one"),
+    ]
 
 
 @routes.operation(
@@ -57,6 +61,7 @@ async def list_answering_agents(call: HttpCall) -> Reply:
     document: AnsweringAgents = {
         "agents": [_agent_view(agent) for agent in agents],
         "may_choose": policy.may_choose_agent(call.principal),
+        "running": await has_runner(call.services.store),
     }
     return Reply.json(document)
 

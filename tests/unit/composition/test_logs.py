@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pytest
 import structlog
 
-from breadcrumbs.composition.logs import configure_logs, without_secrets
+from breadcrumbs.composition.log_secrets import without_secrets
+from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.telemetry.tracing import carried
 
