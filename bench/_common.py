@@ -370,12 +370,12 @@ def interpreter_of(checkout: Path) -> str:
     return str(checkout.resolve() / ".venv" / "bin" / "python")
 
 
-def report_comparison(report: Report, title: str, found: Found) -> None:
+def report_comparison(report: Report, title: str, found: Found, *, key: str = "against") -> None:
     """Print the results of both checkouts, and the ratios of adjacent rounds."""
     ours, other = found[OURS], found[OTHER]
     ratios = {what: ours[what].per(other[what]) for what in ours}
     numbers = {what: ratio.as_json() for what, ratio in ratios.items()}
-    report.section("against", title, {"sides": as_json(found), "ratios": numbers})
+    report.section(key, title, {"sides": as_json(found), "ratios": numbers})
     form = "{:,.2f}"
     report.table(
         ["", OURS, "low – high", OTHER, "low – high", "ratio of medians", "median ratio", "low – high"],
@@ -398,7 +398,11 @@ def report_comparison(report: Report, title: str, found: Found) -> None:
 
 
 def options(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m bench {Path(sys.argv[0]).stem}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="smaller and noisier, takes up to half a minute")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument("--only", metavar="LETTERS", default="", help="run only these sections, such as ac")
