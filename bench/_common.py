@@ -291,6 +291,16 @@ class Verdict:
         return self.value >= self.aim if self.at_least else self.value <= self.aim
 
 
+def machine() -> dict[str, Any]:
+    """Return what a reader of a result needs to know about the machine."""
+    return {
+        "cpus": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
 class Report:
     """Prints tables as the results arrive, or one JSON document at the end."""
 
@@ -300,12 +310,7 @@ class Report:
         self._document: dict[str, Any] = {
             "benchmark": name,
             "mode": "full" if getattr(options, "full", False) else "quick" if options.quick else "default",
-            "machine": {
-                "cpus": os.cpu_count(),
-                "system": platform.system(),
-                "architecture": platform.machine(),
-                "python": platform.python_version(),
-            },
+            "machine": machine(),
             "sections": {},
         }
 
@@ -397,16 +402,42 @@ def report_comparison(report: Report, title: str, found: Found, *, key: str = "a
         report.verdict(Verdict(f"{what} against the other checkout", ratio.median, None))
 
 
-def options(description: str) -> argparse.ArgumentParser:
+def options(description: str, *, only: str = "ac", json_file: bool = False) -> argparse.ArgumentParser:
+    """Return a parser with the options of all benchmarks.
+
+    `only` is an example for `--only`. `json_file`: `--json` accepts the name of a file.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m bench {Path(sys.argv[0]).stem}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="smaller and noisier, takes up to half a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument("--only", metavar="LETTERS", default="", help="run only these sections, such as ac")
+    if json_file:
+        add_json_file(parser)
+    else:
+        parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument("--only", default="", help=f"run only these sections, such as {only}")
     return parser
+
+
+def add_json_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write one JSON document to a file, or print it instead of tables",
+    )
+
+
+def write_json(target: str, document: Any) -> None:
+    """Write a document to a file, or to the standard output if `target` is `-`."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if target == "-":
+        print(text, end="", flush=True)
+    else:
+        Path(target).write_text(text, "utf-8")
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

@@ -108,10 +108,15 @@ def crumb_up(python: str = sys.executable, *options: str) -> Iterator[System]:
 class Chat:
     """Minimal client with one keep-alive connection for posts and one event stream."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        self._reader, self._writer, self._host = reader, writer, host
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
         self._posting = asyncio.Lock()
         self._answers: dict[str, asyncio.Future[float]] = {}
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
 
     async def turn(self, session: str, text: str) -> float:
         """Post a message. Return the seconds until its answer is on the stream."""
@@ -125,6 +130,8 @@ class Chat:
                 "context": {"message": text},
             }
         ).encode()
+        if self._reader.at_eof():  # the server closes connections that were idle for a while
+            await self.connect()
         began = time.perf_counter()
         async with self._posting:
             self._writer.write(
@@ -166,7 +173,8 @@ async def chats(url: str, count: int) -> AsyncIterator[list[Chat]]:
     )
     await stream.readuntil(b": connected")
     for _ in range(count):
-        opened.append(Chat(*await asyncio.open_connection(host, int(port)), host))
+        opened.append(Chat(host, int(port)))
+        await opened[-1].connect()
         opened[-1]._answers = opened[0]._answers
     listener = asyncio.create_task(opened[0].listen(stream))
     try:
@@ -381,13 +389,13 @@ async def context_cost(report: Report, quick: bool) -> None:
 # (e) and (f)
 
 
-async def fill_session(server: EmbeddedServer, session: str, count: int) -> None:
+async def fill_session(server: EmbeddedServer, session: str, count: int, *, text: str = FILL_TEXT) -> None:
     """Write messages of both sides into a session of a new store, without an agent that answers them."""
     # Without the tags of the triggers of the context config, a message starts no turn.
     store = await Store.open(server.url)  # writes the metadata of a new store
     await store.close()
     tags = [f"session:{session}"]
-    context = {"message": FILL_TEXT, "session_id": session}
+    context = {"message": text, "session_id": session}
     user = {"schema_name": USER_MESSAGE, "title": "m", "tags": tags, "context": context}
     answer = user | {"schema_name": AGENT_RESPONSE}
     commands = [await CreateCommand.of(document, owner=DEVELOPER) for document in (user, answer)]

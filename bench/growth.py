@@ -1,0 +1,299 @@
+"""Measures the cost of an append and of a turn against the length of the session, beside other systems.
+
+    python -m bench growth [--quick] [--json FILE] [--only append,turn] [--install-peers]
+
+An append adds one message of 200 characters to a session. All systems do it in the process of the caller: Breadcrumbs
+with `Store.create`, which also writes indexes and an event. A turn answers one message with a model that takes no time.
+Breadcrumbs runs its whole system: the message is posted over HTTP, and the answer arrives on the event stream of the
+client. The peers run in the process of the caller, without HTTP: `Runner.run` of openai-agents and `Runner.run_async`
+of google-adk with their sessions, and `ainvoke` of a LangGraph graph with one node and a saver.
+
+Breadcrumbs shares its server with the Redis session of openai-agents. The other peers use sqlite files. LangGraph is
+not installed with the tests: `--install-peers` installs it into an environment in the cache folder. A peer that is
+missing is named in the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from bench import _common
+from bench._common import CreateCommand, RawLink, embedded, percentile
+from bench._peer import TEXT
+from bench.turn import LEASE_WAIT_SECONDS, Chat, chats, crumb_up, fill_session
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
+
+OURS = "Breadcrumbs"
+PEERS_ENVIRONMENT = user_cache_path("breadcrumbs-bench") / "peers"
+PEERS_PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite", "aiosqlite")
+LANGGRAPH = "LangGraph, sqlite saver"
+APPEND, TURN = "append", "turn"
+PEERS = {
+    "openai-agents RedisSession": (APPEND, TURN),
+    "openai-agents RedisSession(limit=10)": (TURN,),
+    "openai-agents SQLiteSession": (APPEND, TURN),
+    "google-adk SqliteSessionService": (APPEND, TURN),
+    LANGGRAPH: (APPEND, TURN),
+}
+"""The peers and the actions to measure. A limit makes no difference to an append."""
+MAX_SECONDS = {False: 4.0, True: 1.0}
+"""Seconds after which a side of a round starts no further action; by `--quick`."""
+
+Act = Callable[[int, int, float], Awaitable[list[float]]]
+"""Runs an action in the session of a length, at most some times and seconds. Returns the microseconds of each."""
+
+
+# Breadcrumbs
+
+
+async def _for_a_while(count: int, seconds: float, act: Callable[[], Awaitable[Any]]) -> list[float]:
+    taken: list[float] = []
+    deadline = time.monotonic() + seconds
+    for _ in range(count):
+        began = time.perf_counter()
+        await act()
+        taken.append((time.perf_counter() - began) * 1e6)
+        if time.monotonic() > deadline:
+            break
+    return taken
+
+
+class OurAppends:
+    """Appends with `Store.create`."""
+
+    def __init__(self, store: Store, server: EmbeddedServer) -> None:
+        self._store, self._server = store, server
+
+    async def fill(self, length: int) -> None:
+        command = await CreateCommand.of(self._document(length), owner=DEVELOPER)
+        raw = RawLink(self._server.url)
+        raw.load(command.script)
+        raw.pipeline((command.packed() for _ in range(length)), size=200)
+        raw.settle()
+        raw.close()
+
+    async def act(self, length: int, count: int, seconds: float) -> list[float]:
+        new = BreadcrumbCreate.parse(self._document(length))
+        return await _for_a_while(count, seconds, lambda: self._store.create(DEVELOPER, new))
+
+    def _document(self, length: int) -> dict[str, Any]:
+        session = f"append-{length}"
+        return {
+            "schema_name": USER_MESSAGE,
+            "title": "A message",
+            "tags": [f"session:{session}"],  # no tag that starts a turn: the workers of the turns see it too
+            "context": {"message": TEXT, "session_id": session},
+        }
+
+
+class OurTurns:
+    """Turns of the whole system, from the post to the answer on the stream."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+
+    async def act(self, length: int, count: int, seconds: float) -> list[float]:
+        return await _for_a_while(count, seconds, lambda: self._chat.turn(f"turn-{length}", "Hello"))
+
+
+# Peers
+
+
+class PeerProcess:
+    """A child process with one peer."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name, self._process = name, process
+
+    async def fill(self, length: int) -> None:
+        await self.call({"do": "fill", "length": length})
+
+    def action(self, what: str) -> Act:
+        async def act(length: int, count: int, seconds: float) -> list[float]:
+            request = {"do": what, "length": length, "count": count, "seconds": seconds}
+            found: list[float] = (await self.call(request))["us"]
+            return found
+
+        return act
+
+    async def call(self, request: dict[str, Any] | None) -> Any:
+        """Send a request, and return the reply. `request` None: only read."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if request is not None:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended, see its message above")
+        return json.loads(line)
+
+
+@asynccontextmanager
+async def peer_process(name: str, folder: Path, redis: str) -> AsyncIterator[tuple[PeerProcess, str]]:
+    """Start a peer. Yield it with its version. Raise ImportError if it is not installed."""
+    python = _interpreter_for(name)
+    # -P: without it, the folder of the script would hide modules of the standard library.
+    argv = [python, "-P", str(Path(__file__).with_name("_peer.py")), name, str(folder), redis]
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, start_new_session=True
+    )
+    try:
+        peer = PeerProcess(name, process)
+        first = await peer.call(None)
+        if "missing" in first:
+            raise ImportError(first["missing"])
+        yield peer, first["version"]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _interpreter_for(name: str) -> str:
+    if name != LANGGRAPH:
+        return sys.executable
+    python = PEERS_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        raise ImportError("not installed: python -m bench growth --install-peers")
+    return str(python)
+
+
+def install_peers() -> None:
+    """Install the peers that are no dependency of the tests into their own environment."""
+    python = PEERS_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS_ENVIRONMENT)], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEERS_PACKAGES], check=True)
+
+
+# Rounds
+
+
+async def measure(action: str, sides: dict[str, Act], lengths: list[int], *, quick: bool) -> dict[str, Any]:
+    """Run the sides in alternating rounds, one length after the other. Return the points of each side."""
+    rounds, count = (2, 10) if quick else (5, 20)
+    points: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for length in lengths:
+        medians: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(-1, rounds):  # the first round is a warm-up
+            names = list(sides)
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                taken = await sides[name](length, count if number >= 0 else 2, MAX_SECONDS[quick])
+                if number >= 0:
+                    medians[name].append(percentile(taken, 0.5))
+        for name, found in medians.items():
+            point = {
+                "length": length,
+                "p50_us": percentile(found, 0.5),
+                "low": min(found),
+                "high": max(found),
+            }
+            points[name].append(point)
+        shown = ", ".join(f"{name} {points[name][-1]['p50_us'] / 1000:,.2f} ms" for name in sides)
+        say(f"  {action} at {length:,}: {shown}")
+    return points
+
+
+async def measure_all(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Fill the sessions of all systems, and measure the actions. Return the document."""
+    wanted = chosen.only.split(",") if chosen.only else [APPEND, TURN]
+    lengths = [100, 1_000, 10_000] + ([] if chosen.quick else [100_000])
+    versions, missing = {OURS: importlib.metadata.version("breadcrumbs")}, {}
+    document: dict[str, Any] = {"mode": "quick" if chosen.quick else "default", "machine": _common.machine()}
+    async with AsyncExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="breadcrumbs-bench-")))
+        server = opened.enter_context(embedded())
+        store = await Store.open(server.url)
+        opened.push_async_callback(store.close)
+        sides: dict[str, dict[str, Act]] = {APPEND: {}, TURN: {}}
+        if APPEND in wanted:
+            appends = OurAppends(store, server)
+            for length in lengths:
+                await appends.fill(length)
+            sides[APPEND][OURS] = appends.act
+        if TURN in wanted:
+            for length in lengths:
+                await fill_session(server, f"turn-{length}", length, text=TEXT)
+            system = opened.enter_context(crumb_up(sys.executable, "--redis", server.url))
+            (chat,) = await opened.enter_async_context(chats(system.url, 1))
+            await asyncio.sleep(LEASE_WAIT_SECONDS)
+            sides[TURN][OURS] = OurTurns(chat).act
+        for number, (name, actions) in enumerate(PEERS.items()):
+            if not set(actions) & set(wanted):
+                continue
+            own = folder / str(number)
+            own.mkdir()
+            try:
+                started = peer_process(name, own, f"{server.url}?db={number + 1}")
+                peer, versions[name] = await opened.enter_async_context(started)
+            except ImportError as error:
+                missing[name] = str(error)
+                say(f"  not measured: {name} ({error})")
+                continue
+            for length in lengths:
+                await peer.fill(length)
+            say(f"  filled {name}")
+            for action in actions:
+                sides[action][name] = peer.action(action)
+        for action in wanted:
+            document[action] = await measure(action, sides[action], lengths, quick=chosen.quick)
+    return document | {"versions": versions, "missing": missing}
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print a table for each action."""
+    for action in (APPEND, TURN):
+        series = document.get(action)
+        if series is None:
+            continue
+        lengths = [point["length"] for point in next(iter(series.values()))]
+        print(f"\np50 of {'an append' if action == APPEND else 'a turn'} in ms, by messages in the session")
+        width = max(map(len, series))
+        print("".ljust(width) + "".join(f"{length:>12,}" for length in lengths))
+        for name, points in series.items():
+            print(name.ljust(width) + "".join(f"{point['p50_us'] / 1000:12,.2f}" for point in points))
+
+
+async def bench(chosen: argparse.Namespace) -> None:
+    if chosen.install_peers:
+        install_peers()
+    document = await measure_all(chosen)
+    if chosen.json:
+        _common.write_json(chosen.json, document)
+    if chosen.json != "-":
+        show(document)
+
+
+def main() -> None:
+    parser = _common.options(__doc__ or "", only="append,turn", json_file=True)
+    parser.add_argument(
+        "--install-peers", action="store_true", help="install LangGraph into the cache folder"
+    )
+    chosen = parser.parse_args()
+    _common.run(lambda: bench(chosen))
+
+
+if __name__ == "__main__":
+    main()
