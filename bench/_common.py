@@ -314,6 +314,15 @@ class Report:
             "sections": {},
         }
 
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return self._verdicts
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        sections: dict[str, Any] = self._document["sections"]
+        return sections
+
     def section(self, key: str, title: str, numbers: dict[str, Any]) -> None:
         self._document["sections"][key] = {"title": title, **numbers}
         self.say(f"\n({key}) {title}")

@@ -75,8 +75,16 @@ _TARGETS = (
         1.0,
         at_least=True,
     ),
-    Target("metrics_and_logs", "turn with metrics and logs, against without", "–", 1.02),
-    Target("telemetry_off", "turn with OpenTelemetry installed but off, against without", "–", 1.01),
+    Target(
+        "metrics_and_logs", "CPU per turn with metrics and logs, against without", "–", 1.02, form="{:.3f}"
+    ),
+    Target(
+        "telemetry_off",
+        "CPU per turn with OpenTelemetry installed but off, against without",
+        "–",
+        1.01,
+        form="{:.3f}",
+    ),
 )
 
 TARGETS = {target.key: target for target in _TARGETS}
