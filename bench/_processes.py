@@ -76,12 +76,19 @@ class Requests:
 
     def get(self, path: str) -> float:
         """Return the seconds of a GET."""
+        return self._request("GET", path)
+
+    def post(self, path: str) -> float:
+        """Return the seconds of a POST without a body."""
+        return self._request("POST", path)
+
+    def _request(self, method: str, path: str) -> float:
         began = time.perf_counter()
-        self._connection.request("GET", path)
+        self._connection.request(method, path)
         reply = self._connection.getresponse()
         text = reply.read()
         if reply.status != 200:
-            raise RuntimeError(f"GET {path}: {reply.status} {text[:300]!r}")
+            raise RuntimeError(f"{method} {path}: {reply.status} {text[:300]!r}")
         return time.perf_counter() - began
 
     def close(self) -> None:
