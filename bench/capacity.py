@@ -30,12 +30,14 @@ from bench._processes import Requests, Running, crumb
 from bench.turn import CONFIG, CONNECTIONS, LEASE_WAIT_SECONDS, Chat, chats, fill_session
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.keys import Keys
 
 SIZES = (200, 2_000)
 """Bytes of a message."""
 SESSIONS, FILLED = 50, 60
 API, BUILDER, RUNNER = "api", "builder", "runner"
 STREAMS = 300
+NAMESPACE = "bc"
 LANES = (16, 256)
 CONTEXT_SECONDS = 5
 """Lifetime of contexts in the measurement of the memory that is left after it. The default is an hour."""
@@ -64,11 +66,18 @@ class Deployment:
             "sent_bytes": float(traffic["total_net_output_bytes"]),
             "file_bytes": float(self.redis.info("persistence")["aof_current_size"]),
             "memory_bytes": _data_bytes(self.redis),
+            "events": float(_events(self.redis)),
         }
 
 
 def _cpu(running: Running) -> float:
     return cpu_seconds_of(running.pid)
+
+
+def _events(redis: RawLink) -> int:
+    """Return the number of events in all lanes."""
+    keys = Keys(NAMESPACE, int(redis.call("HGET", f"{NAMESPACE}:meta", "lanes")))
+    return sum(redis.call("XLEN", keys.events(lane)) for lane in range(keys.lanes))
 
 
 def _data_bytes(redis: RawLink) -> float:
@@ -142,8 +151,8 @@ async def kept_bytes(size: int) -> float:
         sessions = [f"chat-{number}" for number in range(SESSIONS)]
         for session in sessions:
             await fill_session(server, session, FILLED, text=text)
-        shortened = {"context_config": file.name}
-        async with deployment(server, **shortened) as system, chats(system.api.url, CONNECTIONS) as opened:
+        running = deployment(server, context_config=file.name)
+        async with running as system, chats(system.api.url, CONNECTIONS) as opened:
             await converse(opened, sessions, 1, text)
             await _reduced(system)
             before = _data_bytes(system.redis)
@@ -203,6 +212,47 @@ async def stream_costs(quick: bool) -> dict[str, float]:
     return {"memory_bytes": max(0.0, grown / count), "cpu_us_per_event": spent / events / count * 1e6}
 
 
+async def watch_costs(quick: bool) -> dict[str, float]:
+    """Return the costs of an API process per event that none of its streams gets.
+
+    An API process with an open stream reads the events of all lanes, and compares each with the streams of its owner.
+    """
+    count, streams = (500, 100) if quick else (2_000, STREAMS)
+    with (
+        embedded() as server,
+        crumb("serve", "--redis", server.url, "--port", "0") as writing,
+        crumb("serve", "--redis", server.url, "--port", "0") as watching,
+    ):
+        posting: Any = writing
+        listening: Any = watching
+        token = await http.token_from(posting)
+        redis = RawLink(server.url)
+        requests = [
+            http.post("/breadcrumbs", _common.posted(f"c-{n % 50}"), token=token) for n in range(count)
+        ]
+
+        async def watched() -> tuple[float, float]:
+            before = watching.cpu(), float(redis.info("stats")["total_net_output_bytes"])
+            await http.post_all(posting, requests, CONNECTIONS)
+            await asyncio.sleep(0.5)
+            sent = float(redis.info("stats")["total_net_output_bytes"]) - before[1]
+            return (watching.cpu() - before[0]) / count * 1e6, sent / count
+
+        found = [await watched()]
+        for more in (1, streams - 1):
+            crowd = http.Crowd(listening, more, token=token)
+            crowd.request = crowd.request.replace(b"/events/stream", b"/events/stream?session_id=another")
+            await crowd.gather()
+            found.append(await watched())
+        redis.close()
+    (idle, sent), (one, sent_to_one), (many, _) = found
+    return {
+        "cpu_us_per_event_read": max(0.0, one - idle),
+        "cpu_us_per_event_checked": max(0.0, (many - one) / (streams - 1)),
+        "bytes_per_event_read": max(0.0, sent_to_one - sent),
+    }
+
+
 async def idle_costs(lanes: int, quick: bool) -> dict[str, float]:
     """Return the CPU time in ms per second of an idle system, of Python and of the server."""
     seconds = 4 if quick else 10
@@ -233,6 +283,7 @@ COSTS = (
     "sent_bytes",
     "file_bytes",
     "memory_bytes",
+    "events",
 )
 """Costs of a turn and of a message."""
 
@@ -295,7 +346,7 @@ async def measure(quick: bool) -> dict[str, Any]:
         message[size] = await message_costs(size, quick)
     small, large = SIZES
     say("  streams")
-    stream = await stream_costs(quick)
+    stream = await stream_costs(quick) | await watch_costs(quick)
     say("  lanes")
     few, many = [await idle_costs(lanes, quick) for lanes in LANES]
     lane = {name: max(0.0, (many[name] - few[name]) / (LANES[1] - LANES[0])) for name in few}
