@@ -35,6 +35,7 @@ from breadcrumbs.runtime.store.keys import Keys
 SIZES = (200, 2_000)
 """Bytes of a message."""
 SESSIONS, FILLED = 50, 60
+NAMES = [f"chat-{number}" for number in range(SESSIONS)]
 API, BUILDER, RUNNER = "api", "builder", "runner"
 STREAMS = 300
 NAMESPACE = "bc"
@@ -121,17 +122,28 @@ async def converse(opened: list[Chat], sessions: list[str], each: int, text: str
 # Constants
 
 
+def _turns_each(quick: bool) -> int:
+    return 3 if quick else 10
+
+
+def _text(size: int) -> str:
+    return ("word " * size)[:size]
+
+
+async def _fill(server: EmbeddedServer, size: int) -> None:
+    for session in NAMES:
+        await fill_session(server, session, FILLED, text=_text(size))
+
+
 async def turn_costs(size: int, quick: bool) -> dict[str, float]:
     """Return CPU times and bytes of a turn with messages of a size."""
-    each, text = (3 if quick else 10), ("word " * size)[:size]
+    each, text = _turns_each(quick), _text(size)
     with embedded() as server:
-        sessions = [f"chat-{number}" for number in range(SESSIONS)]
-        for session in sessions:
-            await fill_session(server, session, FILLED, text=text)
+        await _fill(server, size)
         async with deployment(server) as system, chats(system.api.url, CONNECTIONS) as opened:
-            await converse(opened, sessions, 1, text)
+            await converse(opened, NAMES, 1, text)
             before = system.counters()
-            rate = await converse(opened, sessions, each, text)
+            rate = await converse(opened, NAMES, each, text)
             await asyncio.sleep(1.2)  # the server updates its figures once a second
             after = system.counters()
             turns = SESSIONS * each
@@ -140,25 +152,23 @@ async def turn_costs(size: int, quick: bool) -> dict[str, float]:
             return found | {"turns_per_second": rate, "p50_ms": percentile(single, 0.5) * 1e3}
 
 
-async def kept_bytes(size: int) -> float:
+async def kept_bytes(size: int, quick: bool) -> float:
     """Return the memory that a turn needs after its context has expired and was reduced."""
-    text = ("word " * size)[:size]
+    each, text = _turns_each(quick), _text(size)
     config = json.loads(CONFIG.read_text("utf-8"))
     config["output"]["ttl_seconds"] = CONTEXT_SECONDS
     with embedded() as server, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(config, file)
         file.flush()
-        sessions = [f"chat-{number}" for number in range(SESSIONS)]
-        for session in sessions:
-            await fill_session(server, session, FILLED, text=text)
+        await _fill(server, size)
         running = deployment(server, context_config=file.name)
         async with running as system, chats(system.api.url, CONNECTIONS) as opened:
-            await converse(opened, sessions, 1, text)
+            await converse(opened, NAMES, 1, text)
             await _reduced(system)
             before = _data_bytes(system.redis)
-            await converse(opened, sessions, 3, text)
+            await converse(opened, NAMES, each, text)
             await _reduced(system)
-            return (_data_bytes(system.redis) - before) / (3 * SESSIONS)
+            return (_data_bytes(system.redis) - before) / (each * SESSIONS)
 
 
 async def _reduced(system: Deployment) -> None:
@@ -173,7 +183,7 @@ async def _reduced(system: Deployment) -> None:
 async def message_costs(size: int, quick: bool) -> dict[str, float]:
     """Return CPU times and bytes of a message that no agent answers."""
     count = 1_000 if quick else 4_000
-    document = {"schema_name": "note.v1", "title": "A note", "context": {"text": ("word " * size)[:size]}}
+    document = {"schema_name": "note.v1", "title": "A note", "context": {"text": _text(size)}}
     requests = [
         http.post("/breadcrumbs", document | {"tags": [f"session:chat-{n % SESSIONS}"]}) for n in range(count)
     ]
@@ -293,25 +303,26 @@ COSTS = (
 
 async def one_process(quick: bool) -> float:
     """Return the turns per second of `crumb up`."""
-    with crumb("up", "--port", "0", "--data", "data") as running:
-        async with chats(running.url, CONNECTIONS) as opened:
-            await asyncio.sleep(LEASE_WAIT_SECONDS)
-            return await _best_of(opened, quick)
+    with embedded() as server:
+        await _fill(server, SIZES[0])
+        with crumb("up", "--redis", server.url, "--port", "0") as running:
+            async with chats(running.url, CONNECTIONS) as opened:
+                await asyncio.sleep(LEASE_WAIT_SECONDS)
+                return await _turns_per_second(opened, quick)
 
 
 async def two_workers(quick: bool) -> float:
     """Return the turns per second of one API process and two workers of each kind."""
     with embedded() as server:
+        await _fill(server, SIZES[0])
         async with deployment(server, workers=2) as system, chats(system.api.url, CONNECTIONS) as opened:
-            return await _best_of(opened, quick)
+            return await _turns_per_second(opened, quick)
 
 
-async def _best_of(opened: list[Chat], quick: bool) -> float:
-    text = "word " * (SIZES[0] // 5)
-    rates = []
-    for _ in range(2 if quick else 5):
-        sessions = [str(uuid4()) for _ in range(SESSIONS)]
-        rates.append(await converse(opened, sessions, 4, text))
+async def _turns_per_second(opened: list[Chat], quick: bool) -> float:
+    text = _text(SIZES[0])
+    await converse(opened, NAMES, 1, text)
+    rates = [await converse(opened, NAMES, 4, text) for _ in range(2 if quick else 5)]
     return percentile(rates, 0.5)
 
 
@@ -341,7 +352,7 @@ async def measure(quick: bool) -> dict[str, Any]:
     for size in SIZES:
         say(f"  turns with messages of {size:,} bytes")
         turn[size] = await turn_costs(size, quick)
-        turn[size]["kept_bytes"] = await kept_bytes(size)
+        turn[size]["kept_bytes"] = await kept_bytes(size, quick)
         say(f"  messages of {size:,} bytes")
         message[size] = await message_costs(size, quick)
     small, large = SIZES

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 900, 460
-LEFT, RIGHT, TOP, BOTTOM = 78, 292, 64, 62
+WIDTH, HEIGHT = 920, 460
+LEFT, RIGHT, TOP, BOTTOM = 78, 322, 64, 62
 LABEL_DISTANCE = 34
 COLOURS = (
     ("#0969da", "#4493f8"),
@@ -19,6 +19,7 @@ COLOURS = (
     ("#9a6700", "#d29922"),
 )
 """Of each series: on a light and on a dark background."""
+FONTS = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif'
 MARKS = ("circle", "square", "diamond", "triangle", "ring", "cross")
 
 
@@ -30,6 +31,9 @@ class Series:
     points: list[tuple[float, float]]
     note: str = ""
     """Second line of the label, such as a version."""
+    style: int = 0
+    """Number of its colour and mark."""
+    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Axis:
     high: float
     logarithmic: bool = True
     text: Callable[[float], str] = "{:,g}".format
+    marked: tuple[float, ...] = ()
+    """Values with a grid line. Default: powers of ten, or round numbers."""
 
     def share(self, value: float) -> float:
         """Return the place of a value on the axis, from 0 to 1."""
@@ -49,8 +55,10 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
+        if self.marked:
+            return list(self.marked)
         if self.logarithmic:
-            first, last = round(math.log10(self.low)), round(math.log10(self.high))
+            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9)
             return [10.0**power for power in range(first, last + 1)]
         step = 10 ** math.floor(math.log10(self.high - self.low))
         while (self.high - self.low) / step < 4:
@@ -70,27 +78,27 @@ def chart(title: str, description: str, x: Axis, y: Axis, series: list[Series]) 
         width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
         return LEFT + x.share(point[0]) * width, HEIGHT - BOTTOM - y.share(point[1]) * height
 
-    parts = [_head(title, description, len(series)), *_grid(x, y, at)]
-    ends = [at(one.points[-1])[1] for one in series]
-    places = _apart(ends)
-    for number, one in enumerate(series):
+    parts = [_head(title, description), *_grid(x, y, at)]
+    places = _apart([at(one.points[-1])[1] for one in series])
+    for one, place in sorted(zip(series, places, strict=True), key=lambda pair: pair[0].strong):
         corners = [at(point) for point in one.points]
         path = " ".join(f"{left:.1f},{top:.1f}" for left, top in corners)
-        parts.append(f'  <polyline class="line c{number}" points="{path}"/>')
-        parts += [_mark(number, *corner) for corner in corners]
-        parts += _label(number, one, corners[-1], places[number])
+        strong = " strong" if one.strong else ""
+        parts.append(f'  <polyline class="line{strong} c{one.style}" points="{path}"/>')
+        parts += [_mark(one.style, *corner) for corner in corners]
+        parts += _label(one, corners[-1], place)
     return "\n".join(parts) + "\n</svg>\n"
 
 
-def _head(title: str, description: str, count: int) -> str:
-    light = "\n".join(f"    .c{n} {{ --colour: {COLOURS[n][0]}; }}" for n in range(count))
-    dark = "\n".join(f"      .c{n} {{ --colour: {COLOURS[n][1]}; }}" for n in range(count))
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" \
-role="img" aria-labelledby="title description">
+def _head(title: str, description: str) -> str:
+    light = "\n".join(f"    .c{n} {{ --colour: {COLOURS[n][0]}; }}" for n in range(len(COLOURS)))
+    dark = "\n".join(f"      .c{n} {{ --colour: {COLOURS[n][1]}; }}" for n in range(len(COLOURS)))
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title description">
   <title id="title">{escape(title)}</title>
   <desc id="description">{escape(description)}</desc>
   <style>
-    text {{ font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #1f2328; }}
+    text {{ font: 13px {FONTS}; fill: #1f2328; }}
     .paper {{ fill: #ffffff; stroke: #d1d9e0; }}
     .title {{ font-weight: 600; font-size: 16px; }}
     .soft {{ fill: #59636e; }}
@@ -98,7 +106,7 @@ role="img" aria-labelledby="title description">
     .name {{ font-weight: 600; }}
     .grid {{ stroke: #d1d9e0; stroke-width: 1; }}
     .line {{ fill: none; stroke: var(--colour); stroke-width: 2; stroke-linejoin: round; }}
-    .line.c0 {{ stroke-width: 3.5; }}
+    .strong {{ stroke-width: 3.5; }}
     .mark {{ fill: var(--colour); stroke: var(--colour); stroke-width: 1.5; }}
     .mark.open {{ fill: #ffffff; }}
     .leader {{ stroke: var(--colour); stroke-width: 1; opacity: 0.6; }}
@@ -153,7 +161,8 @@ def _apart(wanted: list[float]) -> list[float]:
     return places
 
 
-def _label(number: int, one: Series, end: tuple[float, float], place: float) -> list[str]:
+def _label(one: Series, end: tuple[float, float], place: float) -> list[str]:
+    number = one.style
     left = WIDTH - RIGHT + 30
     parts = [
         f'  <line class="leader c{number}" x1="{end[0] + 7:.1f}" y1="{end[1]:.1f}" x2="{left - 6}" y2="{place:.1f}"/>',

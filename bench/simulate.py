@@ -109,6 +109,8 @@ def show(found: dict[str, Any]) -> None:
 def _text(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return (
         f"{value:,.2f}"
         if isinstance(value, float)

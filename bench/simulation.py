@@ -126,7 +126,10 @@ class Station:
 
 
 def delays(costs: Costs, load: Load, deployment: Deployment, max_rate: float) -> list[float]:
-    """Return the queueing delay of each turn in seconds, sorted. The time of the model is not part of it."""
+    """Return the queueing delay of each turn in seconds, sorted.
+
+    The time of the model and the wait for the previous turn of the same session are not part of it.
+    """
     chance = random.Random(SEED)
     rates = session_rates(load, max_rate)
     lanes = lanes_of_sessions(load.sessions, deployment.lanes)
@@ -166,7 +169,7 @@ def delays(costs: Costs, load: Load, deployment: Deployment, max_rate: float) ->
         elif stage == 2:
             push(builders[lane % deployment.builders].serve(at, costs.builder * varied), 3, session, began)
         elif (waits := busy_until.get(session, 0.0)) > at:
-            push(waits, 4, session, began)
+            push(waits, 4, session, began + waits - at)  # no delay of the deployment
         else:
             # The runner waits for the model without using its core.
             done = runners[lane % deployment.runners].serve(at, costs.runner * varied) + load.model_seconds
