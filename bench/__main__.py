@@ -29,8 +29,8 @@ from bench.targets import REFERENCE, TARGETS
 SECTIONS = {
     "turn": "a turn of the whole system; --against CHECKOUT compares with another checkout",
     "store": "creates, lists and memory of the store",
-    "http": "creates over HTTP, and event streams",
-    "api": "lists of sessions, and an API with several processes",
+    "http": "creates over HTTP, event streams, and several API processes",
+    "api": "lists of sessions over HTTP",
     "streams": "delay of one tenant's events by expensive stream conditions of another",
     "growth": "appends and turns against the length of a session, beside other systems",
     "peers": "reads and appends of openai-agents' sessions, compared with ours",

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from bench import api, audit, turn
 from bench._common import OTHER, OURS, Found, Report, as_json, embedded
+from bench._processes import has_option
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -102,12 +103,10 @@ async def audited(run: Run) -> Measured:
 
 
 async def processes(run: Run) -> Measured:
-    try:
-        found = await api.processes(run.quick)
-    except LookupError as error:
-        raise NotMeasured(f"not available: {error}") from None
-    ratio = found[api.TWO]["per_second"].per(found[api.ONE]["per_second"]).median
-    return Measured({"workers": ratio}, as_json(found))
+    if not has_option("serve", "--workers"):
+        raise NotMeasured("not available: crumb serve has no option --workers")
+    document = await _section(run, "http", "--processes", "2")
+    return Measured({"workers": _value(document, "processes against one")}, document["sections"])
 
 
 async def last_ten(run: Run) -> Measured:
