@@ -20,6 +20,7 @@ import functools
 import runpy
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def main() -> int:
         _common.run(lambda: results.measure(names))
     finally:
         results.finish()
-    return 0
+    return 1 if results.failed else 0
 
 
 def run_section(name: str, options: list[str]) -> int:
@@ -129,6 +130,7 @@ class Results:
         self._not_measured: dict[str, str] = {}
         self._numbers: dict[str, Any] = {}
         self._began = time.monotonic()
+        self.failed = False
 
     async def measure(self, names: list[str]) -> None:
         from bench.measurements import MEASUREMENTS, NotMeasured, Run
@@ -145,6 +147,11 @@ class Results:
             except (NotMeasured, NoReference) as reason:
                 self._not_measured |= dict.fromkeys(keys, str(reason))
                 self._say(f"      {reason}")
+                continue
+            except Exception as error:  # the other measurements go on
+                traceback.print_exc()
+                self._not_measured |= dict.fromkeys(keys, f"failed: {error!r}")
+                self.failed = True
                 continue
             self._values |= measured.values
             self._numbers[name] = measured.numbers

@@ -1,6 +1,8 @@
 """Child process of growth.py: runs one peer system and times appends and turns in sessions of a given length.
 
-    python -P bench/_peer.py NAME FOLDER REDIS_URL
+    python -P bench/_peer.py NAME FOLDER URL
+
+The URL is that of the server that the system uses: Redis, or PostgreSQL for Aegra.
 
 It reads one JSON request per line, such as {"do": "append", "length": 1000, "count": 10}, and prints one JSON reply per
 line. It imports nothing of this project, so that it also runs in an environment that has only the peer.
@@ -9,11 +11,15 @@ line. It imports nothing of this project, so that it also runs in an environment
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib
 import importlib.metadata
 import json
 import logging
+import os
+import socket
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -211,6 +217,94 @@ class LangGraph:
             await self._compiled.checkpointer.conn.close()
 
 
+AEGRA_GRAPH = """
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+async def answer(state):
+    return {"messages": [("ai", "You said hello")]}
+
+graph = StateGraph(MessagesState)
+graph.add_node("answer", answer)
+graph.add_edge(START, "answer")
+graph.add_edge("answer", END)
+graph = graph.compile()
+"""
+
+
+class Aegra:
+    """Server of Aegra with a graph of one node. A turn is a run over HTTP whose stream is read to its end."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        load("aegra_api")
+        (folder / "graph.py").write_text(AEGRA_GRAPH)
+        (folder / "aegra.json").write_text('{"graphs": {"echo": "./graph.py:graph"}}')
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port: int = probe.getsockname()[1]
+        settings = {"DATABASE_URL": url, "AEGRA_CONFIG": str(folder / "aegra.json"), "LOG_LEVEL": "ERROR"}
+        self._server = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "aegra_api.main:app",
+                f"--port={self._port}",
+                "--log-level=error",
+            ],
+            cwd=folder,
+            env=os.environ | settings,
+            stdout=subprocess.DEVNULL,
+        )
+        self._wait_until_ready()
+        self._threads: dict[int, str] = {}
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+                return
+            except OSError:
+                if self._server.poll() is not None or time.monotonic() > deadline:
+                    raise ImportError("the server of Aegra did not start") from None
+                time.sleep(0.2)
+
+    def _post(self, path: str, body: Any) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        reply = connection.getresponse()
+        data = reply.read()
+        connection.close()
+        if reply.status != 200:
+            raise RuntimeError(f"{path}: {reply.status} {data[:300]!r}")
+        return data
+
+    async def fill(self, length: int) -> None:
+        self._threads[length] = json.loads(self._post("/threads", {}))["thread_id"]
+        self._run(length, "Hello")  # a thread without a run has no graph
+        roles = ("human", "ai")
+        messages = [(roles[n % 2], TEXT) for n in range(length - 2)]
+        values = {"values": {"messages": messages}, "as_node": "answer"}
+        self._post(f"/threads/{self._threads[length]}/state", values)
+
+    async def append(self, length: int) -> None:
+        values = {"values": {"messages": [("human", TEXT)]}, "as_node": "answer"}
+        self._post(f"/threads/{self._threads[length]}/state", values)
+
+    async def turn(self, length: int) -> None:
+        self._run(length, "Hello")
+
+    def _run(self, length: int, text: str) -> None:
+        run = {"assistant_id": "echo", "stream_mode": ["updates"], "input": {"messages": [("human", text)]}}
+        printed = self._post(f"/threads/{self._threads[length]}/runs/stream", run)
+        if b"You said hello" not in printed:
+            raise RuntimeError(f"no answer: {printed[:500]!r}")
+
+    async def close(self) -> None:
+        self._server.terminate()
+        self._server.wait(20)
+
+
 def version(package: str) -> str:
     return importlib.metadata.version(package)
 
@@ -223,6 +317,8 @@ def opened(name: str, folder: Path, url: str) -> tuple[Peer, str]:
         return OpenAiAgents(store, folder, url, limit=limit), version("openai-agents")
     if name.startswith("google-adk"):
         return Adk(folder), version("google-adk")
+    if name.startswith("Aegra"):
+        return Aegra(folder, url), version("aegra-api")
     found: Peer = LangGraph(folder)
     return found, f"{version('langgraph')}, saver {version('langgraph-checkpoint-sqlite')}"
 
@@ -249,6 +345,14 @@ async def main(name: str, folder: Path, url: str) -> None:
         print(json.dumps({"missing": str(error)}), flush=True)
         return
     print(json.dumps({"version": its_version}), flush=True)
+    try:
+        await serve(peer)
+    finally:
+        await peer.close()
+
+
+async def serve(peer: Peer) -> None:
+    """Do what the parent asks for, until it closes the pipe."""
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "fill":
@@ -258,7 +362,6 @@ async def main(name: str, folder: Path, url: str) -> None:
         else:
             reply = {"us": await timed(peer, request)}
         print(json.dumps(reply), flush=True)
-    await peer.close()
 
 
 if __name__ == "__main__":

@@ -6,17 +6,19 @@ An append adds one message of 200 characters to a session. All systems do it in 
 with `Store.create`, which also writes indexes and an event. A turn answers one message with a model that takes no time.
 Breadcrumbs runs its whole system: the message is posted over HTTP, and the answer arrives on the event stream of the
 client. The peers run in the process of the caller, without HTTP: `Runner.run` of openai-agents and `Runner.run_async`
-of google-adk with their sessions, and `ainvoke` of a LangGraph graph with one node and a saver.
+of google-adk with their sessions, and `ainvoke` of a LangGraph graph with one node and a saver. Only Aegra, a server
+for LangGraph graphs, also runs over HTTP: its turn is a run of the same graph, until the end of its stream.
 
-Breadcrumbs shares its server with the Redis session of openai-agents. The other peers use sqlite files. LangGraph is
-not installed with the tests: `--install-peers` installs it into an environment in the cache folder. A peer that is
-missing is named in the output.
+Breadcrumbs shares its server with the Redis session of openai-agents. Aegra uses PostgreSQL, and the other peers use
+sqlite files. LangGraph and Aegra are not installed with the tests: `--install-peers` installs them into an environment
+in the cache folder. A peer that is missing is named in the output.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import subprocess
@@ -42,8 +44,15 @@ from breadcrumbs.runtime.store.store import Store
 
 OURS = "Breadcrumbs"
 PEERS_ENVIRONMENT = user_cache_path("breadcrumbs-bench") / "peers"
-PEERS_PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite", "aiosqlite")
-LANGGRAPH = "LangGraph, sqlite saver"
+PEERS_PACKAGES = (
+    "langgraph",
+    "langgraph-checkpoint-sqlite",
+    "aiosqlite",
+    "aegra-api",
+    "greenlet",
+    "uvicorn",
+)
+LANGGRAPH, AEGRA = "LangGraph, sqlite saver", "Aegra, PostgreSQL"
 APPEND, TURN = "append", "turn"
 PEERS = {
     "openai-agents RedisSession": (APPEND, TURN),
@@ -51,10 +60,13 @@ PEERS = {
     "openai-agents SQLiteSession": (APPEND, TURN),
     "google-adk SqliteSessionService": (APPEND, TURN),
     LANGGRAPH: (APPEND, TURN),
+    AEGRA: (TURN,),
 }
 """The peers and the actions to measure. A limit makes no difference to an append."""
 MAX_SECONDS = {False: 4.0, True: 1.0}
 """Seconds after which a side of a round starts no further action; by `--quick`."""
+ROUNDS_OF_SLOW_SIDES, SLOW_US = 2, 3e6
+"""A side that takes longer than this runs only in the first rounds."""
 
 Act = Callable[[int, int, float], Awaitable[list[float]]]
 """Runs an action in the session of a length, at most some times and seconds. Returns the microseconds of each."""
@@ -162,17 +174,28 @@ async def peer_process(name: str, folder: Path, redis: str) -> AsyncIterator[tup
         yield peer, first["version"]
     finally:
         if process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()  # it then ends the servers that it has started
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 30)
+        if process.returncode is None:
             process.kill()
-        await process.wait()
+            await process.wait()
 
 
 def _interpreter_for(name: str) -> str:
-    if name != LANGGRAPH:
+    if name not in (LANGGRAPH, AEGRA):
         return sys.executable
     python = PEERS_ENVIRONMENT / "bin" / "python"
     if not python.exists():
         raise ImportError("not installed: python -m bench growth --install-peers")
     return str(python)
+
+
+def _postgres(chosen: argparse.Namespace) -> str:
+    if chosen.postgres is None:
+        raise ImportError("needs an empty database: --postgres postgresql://user@127.0.0.1/name")
+    return str(chosen.postgres)
 
 
 def install_peers() -> None:
@@ -187,29 +210,33 @@ def install_peers() -> None:
 
 
 async def measure(action: str, sides: dict[str, Act], lengths: list[int], *, quick: bool) -> dict[str, Any]:
-    """Run the sides in alternating rounds, one length after the other. Return the points of each side."""
+    """Run all sides at all lengths in alternating rounds. Return the points of each side."""
     rounds, count = (2, 10) if quick else (5, 20)
-    points: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-    for length in lengths:
-        medians: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(-1, rounds):  # the first round is a warm-up
-            names = list(sides)
-            first = number % len(names)
+    medians: dict[tuple[str, int], list[float]] = {(name, length): [] for name in sides for length in lengths}
+    for number in range(-1, rounds):  # the first round is a warm-up
+        names = list(sides)
+        first = number % len(names)
+        for length in lengths:
             for name in names[first:] + names[:first]:
-                taken = await sides[name](length, count if number >= 0 else 2, MAX_SECONDS[quick])
+                found = medians[name, length]
+                if len(found) >= ROUNDS_OF_SLOW_SIDES and found[-1] > SLOW_US:
+                    continue
+                taken = await sides[name](length, count if number >= 0 else 1, MAX_SECONDS[quick])
                 if number >= 0:
-                    medians[name].append(percentile(taken, 0.5))
-        for name, found in medians.items():
-            point = {
+                    found.append(percentile(taken, 0.5))
+        say(f"  {action}: round {number + 1} of {rounds}")
+    return {
+        name: [
+            {
                 "length": length,
-                "p50_us": percentile(found, 0.5),
-                "low": min(found),
-                "high": max(found),
+                "p50_us": percentile(medians[name, length], 0.5),
+                "low_us": min(medians[name, length]),
+                "high_us": max(medians[name, length]),
             }
-            points[name].append(point)
-        shown = ", ".join(f"{name} {points[name][-1]['p50_us'] / 1000:,.2f} ms" for name in sides)
-        say(f"  {action} at {length:,}: {shown}")
-    return points
+            for length in lengths
+        ]
+        for name in sides
+    }
 
 
 async def measure_all(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -242,7 +269,8 @@ async def measure_all(chosen: argparse.Namespace) -> dict[str, Any]:
             own = folder / str(number)
             own.mkdir()
             try:
-                started = peer_process(name, own, f"{server.url}?db={number + 1}")
+                url = _postgres(chosen) if name == AEGRA else f"{server.url}?db={number + 1}"
+                started = peer_process(name, own, url)
                 peer, versions[name] = await opened.enter_async_context(started)
             except ImportError as error:
                 missing[name] = str(error)

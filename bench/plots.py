@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 920, 460
 LEFT, RIGHT, TOP, BOTTOM = 78, 322, 64, 62
-LABEL_DISTANCE = 34
+LABEL_DISTANCE = 33
 COLOURS = (
     ("#0969da", "#4493f8"),
     ("#bc4c00", "#f0883e"),
@@ -17,10 +17,11 @@ COLOURS = (
     ("#8250df", "#ab7df8"),
     ("#bf3989", "#db61a2"),
     ("#9a6700", "#d29922"),
+    ("#0b7285", "#39c5cf"),
 )
 """Of each series: on a light and on a dark background."""
 FONTS = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, "DejaVu Sans", sans-serif'
-MARKS = ("circle", "square", "diamond", "triangle", "ring", "cross")
+MARKS = ("circle", "square", "diamond", "triangle", "ring", "cross", "bar")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def _mark(number: int, left: float, top: float) -> str:
         "square": "-4,-4 4,-4 4,4 -4,4",
         "diamond": "0,-5.5 5.5,0 0,5.5 -5.5,0",
         "triangle": "0,-5.5 5,4 -5,4",
+        "bar": "-2,-6 2,-6 2,6 -2,6",
         "cross": "-5,-5 0,-1.5 5,-5 1.5,0 5,5 0,1.5 -5,5 -1.5,0",
     }[kind]
     return f'  <polygon {name} points="{shape}" transform="translate({left:.1f} {top:.1f})"/>'

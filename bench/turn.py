@@ -130,18 +130,28 @@ class Chat:
                 "context": {"message": text},
             }
         ).encode()
-        if self._reader.at_eof():  # the server closes connections that were idle for a while
-            await self.connect()
+        request = (
+            b"POST /breadcrumbs HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+            b"Idempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (self._host.encode(), key.encode(), len(body), body)
+        )
         began = time.perf_counter()
         async with self._posting:
-            self._writer.write(
-                b"POST /breadcrumbs HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
-                b"Idempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
-                % (self._host.encode(), key.encode(), len(body), body)
-            )
-            id = json.loads(await _http_body(self._reader))["id"]
+            id = json.loads(await self._post(request))["id"]
         answer = self._answers.setdefault(id, answered)
         return await asyncio.wait_for(answer, 30) - began
+
+    async def _post(self, request: bytes) -> bytes:
+        """Send a request. Return the body of the reply."""
+        if self._reader.at_eof():  # the server closes connections that were idle for a while
+            await self.connect()
+        self._writer.write(request)
+        try:
+            return await _http_body(self._reader)
+        except (asyncio.IncompleteReadError, ConnectionError):  # it was just closing this one
+            await self.connect()
+            self._writer.write(request)
+            return await _http_body(self._reader)
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
         """Record the arrival time of each answer."""
