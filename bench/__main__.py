@@ -1,7 +1,7 @@
 """Entry point of all benchmarks: `python -m bench`.
 
-    python -m bench                       measure all targets and print a table; about 15 minutes
-    python -m bench --quick               smaller and noisier; about 4 minutes
+    python -m bench                       measure all targets and print a table; about 20 minutes
+    python -m bench --quick               smaller and noisier; about 5 minutes
     python -m bench --only turn,lanes     some measurements; --list shows all
     python -m bench --json result.json    also write a JSON document with every round
     python -m bench SECTION [options]     one section alone, with its own options; --help shows them
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("section", nargs="?", metavar="SECTION", help="run one section, see below")
-    parser.add_argument("--quick", action="store_true", help="smaller and noisier, about 4 minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller and noisier, about 5 minutes")
     parser.add_argument(
         "--only", default="", metavar="NAMES", help="only these measurements, such as turn,lanes"
     )
