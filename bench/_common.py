@@ -315,6 +315,16 @@ class Verdict:
         return self.value >= self.aim if self.at_least else self.value <= self.aim
 
 
+def machine() -> dict[str, Any]:
+    """Return what a reader of a result needs to know about the machine."""
+    return {
+        "cpus": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
 class Report:
     """Prints tables as the results arrive, or one JSON document at the end."""
 
@@ -324,14 +334,18 @@ class Report:
         self._document: dict[str, Any] = {
             "benchmark": name,
             "mode": "full" if getattr(options, "full", False) else "quick" if options.quick else "default",
-            "machine": {
-                "cpus": os.cpu_count(),
-                "system": platform.system(),
-                "architecture": platform.machine(),
-                "python": platform.python_version(),
-            },
+            "machine": machine(),
             "sections": {},
         }
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return self._verdicts
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        sections: dict[str, Any] = self._document["sections"]
+        return sections
 
     def section(self, key: str, title: str, numbers: dict[str, Any]) -> None:
         self._document["sections"][key] = {"title": title, **numbers}
@@ -394,12 +408,12 @@ def interpreter_of(checkout: Path) -> str:
     return str(checkout.resolve() / ".venv" / "bin" / "python")
 
 
-def report_comparison(report: Report, title: str, found: Found) -> None:
+def report_comparison(report: Report, title: str, found: Found, *, key: str = "against") -> None:
     """Print the results of both checkouts, and the ratios of adjacent rounds."""
     ours, other = found[OURS], found[OTHER]
     ratios = {what: ours[what].per(other[what]) for what in ours}
     numbers = {what: ratio.as_json() for what, ratio in ratios.items()}
-    report.section("against", title, {"sides": as_json(found), "ratios": numbers})
+    report.section(key, title, {"sides": as_json(found), "ratios": numbers})
     form = "{:,.2f}"
     report.table(
         ["", OURS, "low – high", OTHER, "low – high", "ratio of medians", "median ratio", "low – high"],
@@ -421,12 +435,42 @@ def report_comparison(report: Report, title: str, found: Found) -> None:
         report.verdict(Verdict(f"{what} against the other checkout", ratio.median, None))
 
 
-def options(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
+def options(description: str, *, only: str = "ac", json_file: bool = False) -> argparse.ArgumentParser:
+    """Return a parser with the options of all benchmarks.
+
+    `only` is an example for `--only`. `json_file`: `--json` accepts the name of a file.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m bench {Path(sys.argv[0]).stem}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="smaller and noisier, takes up to half a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument("--only", metavar="LETTERS", default="", help="run only these sections, such as ac")
+    if json_file:
+        add_json_file(parser)
+    else:
+        parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument("--only", default="", help=f"run only these sections, such as {only}")
     return parser
+
+
+def add_json_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write one JSON document to a file, or print it instead of tables",
+    )
+
+
+def write_json(target: str, document: Any) -> None:
+    """Write a document to a file, or to the standard output if `target` is `-`."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if target == "-":
+        print(text, end="", flush=True)
+    else:
+        Path(target).write_text(text, "utf-8")
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

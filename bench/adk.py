@@ -1,6 +1,6 @@
 """Compares our session service for google-adk with ADK's own session services.
 
-    python bench/adk.py [--quick] [--json] [--only ab]
+    python -m bench adk [--quick] [--json] [--only ab]
 
 ADK's Redis service is in another package. It requires an older redis-py but works with ours:
 pip install --no-deps google-adk-community. The database service needs sqlalchemy[asyncio].

@@ -1,6 +1,6 @@
 """Measures the effect on other clients while the HTTP server is attacked without a token.
 
-    python bench/attacks.py [--quick] [--json] [--only half-sent,idle] [--python OTHER/.venv/bin/python]
+    python -m bench attacks [--quick] [--json] [--only half-sent,idle] [--python OTHER/.venv/bin/python]
 
 Each attack has a new `crumb serve` process. A client with an API key posts breadcrumbs over one connection, and opens a
 new connection for every tenth request. Its latencies and the memory of the server are measured while another process
@@ -330,7 +330,9 @@ async def measure(pid: int, port: int, scenario: Scenario, seconds: float) -> Me
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure other clients during attacks without a token.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench attacks", description="Measure other clients during attacks without a token."
+    )
     parser.add_argument("--quick", action="store_true", help="three seconds per attack instead of eight")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument(

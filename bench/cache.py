@@ -83,7 +83,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench cache",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--turns", type=int, default=80, help="length of the conversation (default 80)")
     parser.add_argument("--since", type=int, default=26, help="first measured turn (default 26)")

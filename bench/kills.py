@@ -4,9 +4,9 @@ There are two sections. In `storm`, worker processes are killed and frozen at na
 messages arrive and busy loops use the CPU. In `recovery`, runners are killed one by one on an idle machine with the
 default settings. It measures the time from the kill to the answers of the interrupted messages.
 
-    python -m bench.kills                                  # 60 kills and freezes at load 16, and 20 recoveries
-    python -m bench.kills --kills 500 --only storm         # the long run, about ten minutes
-    python -m bench.kills --only recovery --recoveries 50
+    python -m bench kills                                  # 60 kills and freezes at load 16, and 20 recoveries
+    python -m bench kills --kills 500 --only storm         # the long run, about ten minutes
+    python -m bench kills --only recovery --recoveries 50
 
 Everything runs on loopback and unix sockets in a temporary directory, which is removed at the end, even after Ctrl-C.
 """
@@ -318,7 +318,9 @@ async def run(options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench kills",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--kills", type=int, default=60, help="number of kills and freezes in the storm")
     parser.add_argument("--load", type=int, default=16, help="number of busy-loop processes during the storm")

@@ -1,6 +1,6 @@
 """Measures how long expensive stream conditions of one tenant delay the events of another.
 
-    python -m bench.streams [--streams 40] [--conditions 16] [--events 20]
+    python -m bench streams [--streams 40] [--conditions 16] [--events 20]
 
 The server is a separate `crumb serve` process with two API keys. One tenant opens streams with conditions that search
 the whole breadcrumb (`$..x..y`), and posts breadcrumbs of 9,000 values. The other tenant has one plain stream and posts
@@ -52,7 +52,11 @@ async def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench streams",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--streams", type=int, default=40)
     parser.add_argument("--conditions", type=int, default=16)
     parser.add_argument("--events", type=int, default=20)

@@ -4,9 +4,11 @@
 (b) 200 sessions at once: time of a turn, and turns per second of one process
 (c) building a context with 100,000 messages in the session, against 100
 (d) building a context with 10,000 other sessions, against 10
+(e) a turn with 10,000 messages in the session, against an empty session
+(f) a turn in a store with 256 lanes, against 16
 
-`--against CHECKOUT` compares (a) with another checkout that has a `.venv`. Both systems run at the same time, in
-alternating rounds.
+`--against CHECKOUT` compares (a) and (b) with another checkout that has a `.venv`. Both systems run at the same time,
+in alternating rounds.
 
 A test in tests/turns counts the round trips of each step.
 
@@ -34,6 +36,8 @@ from bench._common import (
     OTHER,
     OURS,
     OWNER,
+    CreateCommand,
+    Found,
     RawLink,
     Report,
     Rounds,
@@ -50,13 +54,23 @@ from bench._common import (
     report_comparison,
     run,
 )
+from bench.targets import TARGETS
 from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config_checks import parse_configs
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, USER_MESSAGE
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 
 CONFIG = Path(__file__).parent.parent / "config" / "context-builder-config.json"
+CONNECTIONS = 20
+LEASE_WAIT_SECONDS = 1.5
+"""Until the workers of a new system have their leases."""
+LONG_SESSION = 10_000
+MANY_LANES, FEW_LANES = 256, 16
+FILL_TEXT = "some words of a message"
 
 
 class System(NamedTuple):
@@ -94,10 +108,15 @@ def crumb_up(python: str = sys.executable, *options: str) -> Iterator[System]:
 class Chat:
     """Minimal client with one keep-alive connection for posts and one event stream."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        self._reader, self._writer, self._host = reader, writer, host
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
         self._posting = asyncio.Lock()
         self._answers: dict[str, asyncio.Future[float]] = {}
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
 
     async def turn(self, session: str, text: str) -> float:
         """Post a message. Return the seconds until its answer is on the stream."""
@@ -111,16 +130,28 @@ class Chat:
                 "context": {"message": text},
             }
         ).encode()
+        request = (
+            b"POST /breadcrumbs HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+            b"Idempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (self._host.encode(), key.encode(), len(body), body)
+        )
         began = time.perf_counter()
         async with self._posting:
-            self._writer.write(
-                b"POST /breadcrumbs HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
-                b"Idempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
-                % (self._host.encode(), key.encode(), len(body), body)
-            )
-            id = json.loads(await _http_body(self._reader))["id"]
+            id = json.loads(await self._post(request))["id"]
         answer = self._answers.setdefault(id, answered)
         return await asyncio.wait_for(answer, 30) - began
+
+    async def _post(self, request: bytes) -> bytes:
+        """Send a request. Return the body of the reply."""
+        if self._reader.at_eof():  # the server closes connections that were idle for a while
+            await self.connect()
+        self._writer.write(request)
+        try:
+            return await _http_body(self._reader)
+        except (asyncio.IncompleteReadError, ConnectionError):  # it was just closing this one
+            await self.connect()
+            self._writer.write(request)
+            return await _http_body(self._reader)
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
         """Record the arrival time of each answer."""
@@ -152,7 +183,8 @@ async def chats(url: str, count: int) -> AsyncIterator[list[Chat]]:
     )
     await stream.readuntil(b": connected")
     for _ in range(count):
-        opened.append(Chat(*await asyncio.open_connection(host, int(port)), host))
+        opened.append(Chat(host, int(port)))
+        await opened[-1].connect()
         opened[-1]._answers = opened[0]._answers
     listener = asyncio.create_task(opened[0].listen(stream))
     try:
@@ -185,6 +217,26 @@ async def bare_streams(url: str, turns: int) -> list[float]:
         await worker.wait()
 
 
+async def talk_at_once(system: System, opened: list[Chat], sessions: int, each: int) -> dict[str, float]:
+    """Run some turns in each of many new sessions at once. Return times in milliseconds and turns per second."""
+
+    async def converse(chat: Chat) -> list[float]:
+        session = str(uuid4())
+        return [await chat.turn(session, "Hello") for _ in range(each)]
+
+    before, began = system.cpu_seconds(), time.perf_counter()
+    talks = await asyncio.gather(*(converse(opened[n % len(opened)]) for n in range(sessions)))
+    took, after = time.perf_counter() - began, system.cpu_seconds()
+    times = [taken for conversation in talks for taken in conversation]
+    spent = {name: (after[name] - before[name]) / len(times) * 1000 for name in after}
+    return {
+        "p50": percentile(times, 0.5) * 1000,
+        "p99": percentile(times, 0.99) * 1000,
+        "turns/s": len(times) / took,
+        "CPU": sum(spent.values()),
+    }
+
+
 async def talk(system: System, chat: Chat, turns: int) -> dict[str, float]:
     """Run some turns in a new session. Return times and CPU times of a turn in milliseconds."""
     session = str(uuid4())
@@ -201,27 +253,50 @@ async def talk(system: System, chat: Chat, turns: int) -> dict[str, float]:
     }
 
 
-async def compare(report: Report, quick: bool, checkout: Path) -> None:
-    """Compare (a) of this checkout with another one."""
+async def paired_turns(checkout: Path, quick: bool) -> Found:
+    """Run turns of one session in this checkout and in another one, in alternating rounds."""
     # Short rounds, so that the two sides of a round see the same load of the machine.
     turns, rounds = 20, (15 if quick else 101)
     with crumb_up() as here, crumb_up(interpreter_of(checkout)) as there:
         async with chats(here.url, 1) as (ours,), chats(there.url, 1) as (others,):
-            await asyncio.sleep(1.5)  # until the workers have their leases
+            await asyncio.sleep(LEASE_WAIT_SECONDS)
             sides: dict[str, Side] = {
                 OURS: partial(talk, here, ours, turns),
                 OTHER: partial(talk, there, others, turns),
             }
-            found = await interleaved(rounds, sides, seconds=120)
-    done = len(found[OURS]["p50"].values)
-    report_comparison(report, f"turns of this checkout against another, {done} rounds of {turns} (ms)", found)
+            return await interleaved(rounds, sides, seconds=30 if quick else 120)
+
+
+async def paired_throughput(checkout: Path, quick: bool) -> Found:
+    """Run turns of 100 sessions at once in this checkout and in another one, in alternating rounds."""
+    sessions, each, rounds = 100, 2, (5 if quick else 21)
+    with crumb_up() as here, crumb_up(interpreter_of(checkout)) as there:
+        async with chats(here.url, CONNECTIONS) as ours, chats(there.url, CONNECTIONS) as others:
+            await asyncio.sleep(LEASE_WAIT_SECONDS)
+            sides: dict[str, Side] = {
+                OURS: partial(talk_at_once, here, ours, sessions, each),
+                OTHER: partial(talk_at_once, there, others, sessions, each),
+            }
+            return await interleaved(rounds, sides, seconds=30 if quick else 90)
+
+
+async def compare(report: Report, quick: bool, checkout: Path) -> None:
+    """Compare (a) and (b) of this checkout with another one."""
+    for key, title, measure in (
+        ("against", "turns of one session", paired_turns),
+        ("against many", "100 sessions at once", paired_throughput),
+    ):
+        found = await measure(checkout, quick)
+        rounds = len(found[OURS]["p50"].values)
+        title = f"{title}, this checkout against another, {rounds} rounds (ms)"
+        report_comparison(report, title, found, key=key)
 
 
 async def one_session(report: Report, quick: bool) -> None:
     turns, rounds = (60, 3) if quick else (200, 5)
     with crumb_up() as system, embedded() as floor_server:
         async with chats(system.url, 1) as (chat,):
-            await asyncio.sleep(1.5)  # until the workers have their leases
+            await asyncio.sleep(LEASE_WAIT_SECONDS)
 
             async def floor() -> dict[str, float]:
                 times = await bare_streams(floor_server.url, turns)
@@ -244,24 +319,9 @@ async def one_session(report: Report, quick: bool) -> None:
 async def many_sessions(report: Report, quick: bool) -> None:
     sessions, each, rounds = 200, (2 if quick else 5), 3
     with crumb_up() as system:
-        async with chats(system.url, 20) as opened:
-            await asyncio.sleep(1.5)
-
-            async def at_once() -> dict[str, float]:
-                async def talk(number: int) -> list[float]:
-                    session = str(uuid4())
-                    return [await opened[number % 20].turn(session, "Hello") for _ in range(each)]
-
-                began = time.perf_counter()
-                talks = await asyncio.gather(*(talk(number) for number in range(sessions)))
-                times = [took for talk_times in talks for took in talk_times]
-                took = time.perf_counter() - began
-                return {
-                    "p50": percentile(times, 0.5) * 1000,
-                    "p99": percentile(times, 0.99) * 1000,
-                    "turns/s": len(times) / took,
-                }
-
+        async with chats(system.url, CONNECTIONS) as opened:
+            await asyncio.sleep(LEASE_WAIT_SECONDS)
+            at_once = partial(talk_at_once, system, opened, sessions, each)
             found = await interleaved(rounds, {"200 sessions": at_once}, seconds=60)
     _table(report, "b", f"{sessions} sessions at once, {each} turns each (ms, and turns per second)", found)
     report.verdict(Verdict("turns per second of one process", found["200 sessions"]["turns/s"].median, None))
@@ -275,7 +335,7 @@ async def _fill(store: Store, session: str, count: int) -> None:
         schema_name="user.message.v1",
         title="m",
         tags=["user:message", f"session:{session}"],
-        context={"message": "some words of a message"},
+        context={"message": FILL_TEXT},
     )
     for start in range(0, count, 500):
         await asyncio.gather(*(store.create(OWNER, new) for _ in range(min(500, count - start))))
@@ -336,6 +396,69 @@ async def context_cost(report: Report, quick: bool) -> None:
             await opened.close()
 
 
+# (e) and (f)
+
+
+async def fill_session(server: EmbeddedServer, session: str, count: int, *, text: str = FILL_TEXT) -> None:
+    """Write messages of both sides into a session of a new store, without an agent that answers them."""
+    # Without the tags of the triggers of the context config, a message starts no turn.
+    store = await Store.open(server.url)  # writes the metadata of a new store
+    await store.close()
+    tags = [f"session:{session}"]
+    context = {"message": text, "session_id": session}
+    user = {"schema_name": USER_MESSAGE, "title": "m", "tags": tags, "context": context}
+    answer = user | {"schema_name": AGENT_RESPONSE}
+    commands = [await CreateCommand.of(document, owner=DEVELOPER) for document in (user, answer)]
+    raw = RawLink(server.url)
+    raw.load(commands[0].script)
+    raw.pipeline((commands[number % 2].packed() for number in range(count)), size=200)
+    raw.settle()
+    raw.close()
+
+
+async def turn_times(chat: Chat, session: str | None, turns: int) -> dict[str, float]:
+    """Return the p50 of some turns in milliseconds. `session` None: a new session."""
+    name = session or str(uuid4())
+    return {"p50": percentile([await chat.turn(name, "Hello") for _ in range(turns)], 0.5) * 1000}
+
+
+async def by_session_length(quick: bool) -> Found:
+    """Compare turns in a session of 10,000 messages with turns in new sessions of the same store."""
+    turns, rounds = 10, (15 if quick else 61)
+    with embedded() as server:
+        await fill_session(server, "long", LONG_SESSION)
+        with crumb_up(sys.executable, "--redis", server.url) as system:
+            async with chats(system.url, 1) as (chat,):
+                await asyncio.sleep(LEASE_WAIT_SECONDS)
+                sides: dict[str, Side] = {
+                    "empty": partial(turn_times, chat, None, turns),
+                    f"{LONG_SESSION:,} messages": partial(turn_times, chat, "long", turns),
+                }
+                return await interleaved(rounds, sides, seconds=20 if quick else 60)
+
+
+async def by_lanes(quick: bool) -> Found:
+    """Compare turns in a store with many lanes with turns in one with few."""
+    turns, rounds = 20, (15 if quick else 61)
+    with (
+        crumb_up(sys.executable, "--lanes", str(FEW_LANES)) as few,
+        crumb_up(sys.executable, "--lanes", str(MANY_LANES)) as many,
+    ):
+        async with chats(few.url, 1) as (with_few,), chats(many.url, 1) as (with_many,):
+            await asyncio.sleep(2 * LEASE_WAIT_SECONDS)
+            sides: dict[str, Side] = {
+                f"{FEW_LANES} lanes": partial(talk, few, with_few, turns),
+                f"{MANY_LANES} lanes": partial(talk, many, with_many, turns),
+            }
+            return await interleaved(rounds, sides, seconds=30 if quick else 90)
+
+
+def ratio_of_sides(found: Found, what: str) -> Rounds:
+    """Return the ratio of the second side to the first, by round."""
+    first, second = found.values()
+    return second[what].per(first[what])
+
+
 def _ratio(report: Report, what: str, found: dict[str, dict[str, Rounds]]) -> None:
     small, large = found.values()
     report.verdict(Verdict(what, large["µs"].per(small["µs"]).median, 1.2))
@@ -362,18 +485,30 @@ async def bench(chosen: argparse.Namespace) -> None:
         await compare(report, chosen.quick, chosen.against)
         report.finish(began)
         return
-    wanted = chosen.only or "abcd"
+    wanted = chosen.only or "abcdef"
     if "a" in wanted:
         await one_session(report, chosen.quick)
     if "b" in wanted:
         await many_sessions(report, chosen.quick)
     if "c" in wanted or "d" in wanted:
         await context_cost(report, chosen.quick)
+    if "e" in wanted:
+        found = await by_session_length(chosen.quick)
+        _table(report, "e", "turns by the length of the session (ms)", found)
+        report.verdict(TARGETS["long_session"].verdict(ratio_of_sides(found, "p50").median))
+    if "f" in wanted:
+        found = await by_lanes(chosen.quick)
+        _table(report, "f", "turns by the number of lanes (ms)", found)
+        report.verdict(TARGETS["many_lanes"].verdict(ratio_of_sides(found, "p50").median))
     report.finish(began)
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = options(__doc__ or "")
     add_against(parser)
     chosen = parser.parse_args()
     run(lambda: bench(chosen))
+
+
+if __name__ == "__main__":
+    main()
