@@ -15,11 +15,13 @@ import pytest
 from breadcrumbs.runtime.backend.connection import LaneChannels
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import ChannelHandler
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.events import node_reader, reader
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import Follower
+from breadcrumbs.runtime.store.session_deletion import close_session
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.turn_retries import TurnRetry, announce_retry
 from tests.support.conversations import eventually, opened
 from tests.support.events import reader_of
 from tests.support.servers import Server
@@ -370,3 +372,38 @@ async def test_a_foreign_message_on_a_channel_does_no_harm(store: Store) -> None
     written = await write(store, 10)
     await listener.has_heard(written)
     await listener.end()
+
+
+async def test_every_kind_of_write_is_announced(
+    store: Store, embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reader, "_CHECK_SECONDS", 60.0)
+    heard: list[str] = []
+    follower: Follower[str] = Follower(reader_of(store))
+
+    async def listen() -> None:
+        while True:
+            heard.extend([event.operation for event, _ in await follower.next()])
+
+    other = await followed(store)
+    for lane in range(store.lanes):
+        follower.follow(lane, (await reader_of(store).log.end())[lane], "")
+    listening = asyncio.create_task(listen())
+    first = await store.create(OWNER, BreadcrumbCreate(tags=["session:s"]))
+    second = await store.create(OWNER, BreadcrumbCreate(tags=["session:s"]))
+    await store.update(OWNER, first.id, BreadcrumbUpdate(title="changed"))
+    await announce_retry(store, TurnRetry(await store.get(OWNER, second.id), second.id))
+    deleted = await store.get(OWNER, first.id)
+    await store.delete(OWNER, first.id)
+    await store.restore(deleted, [])
+    await close_session(store, OWNER, "s", tags=["session:s"], expected_version=None)
+    wanted = ["created", "created", "updated", "retried", "deleted", "created", "session_deleted"]
+
+    async def all_heard() -> bool:
+        return len(heard) == len(wanted)
+
+    await eventually(all_heard, "a write was not announced", SOON)
+    assert heard == wanted
+    listening.cancel()
+    follower.leave_all()
+    await other.end()
