@@ -49,7 +49,8 @@ Per session
 Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per lane, other keys
-    e                                stream   events; the id is `<time>-0`, with the same times as the scores
+    e                                stream   events; the id is `<time>-0`, with the same times as the scores. They are
+                                              announced on the sharded Pub/Sub channel of the same name
     m                                string   trim mark: events up to this time can have been removed
     c                                string   clock of the lane: the time of the last write
     q                                zset     expiry queue: member = owner + id, score = time of expiry, for contexts

@@ -21,7 +21,7 @@ from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, Stor
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import StoreOptions
 
-DEFAULT_LANES: Final = 16
+DEFAULT_LANES: Final = 64
 FORMAT: Final = "1"
 
 _FIRST_FIELDS: Final = frozenset((b"lanes", b"format", b"secret"))

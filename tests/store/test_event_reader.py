@@ -292,18 +292,18 @@ async def followed(store: Store) -> Listener:
 
 
 async def test_announced_events_arrive_without_a_read(embedded_server: EmbeddedServer) -> None:
-    async def reads() -> int:
+    async def reads(store: Store) -> int:
         statistics: bytes = await store.connection.call(0, b"INFO", b"commandstats")
         found = re.search(rb"cmdstat_xread:calls=(\d+)", statistics)
         return int(found[1]) if found else 0
 
     async with opened(embedded_server.url, lanes=256) as store:
         listener = await followed(store)
-        before, began = await reads(), time.monotonic()
+        before, began = await reads(store), time.monotonic()
         written = await write(store, 100)
         await listener.has_heard(written)
         checks = int((time.monotonic() - began) / node_reader._CHECK_SECONDS) + 1
-        assert await reads() - before <= checks
+        assert await reads(store) - before <= checks
         await listener.end()
 
 
