@@ -47,7 +47,7 @@ PortOption = Annotated[
 ]
 LanesOption = Annotated[
     int | None,
-    typer.Option("--lanes", help="Number of lanes, for a new store only. [env: CRUMB_LANES; default: 16]"),
+    typer.Option("--lanes", help="Number of lanes, for a new store only. [env: CRUMB_LANES; default: 64]"),
 ]
 LoadOption = Annotated[
     list[str] | None,

@@ -128,7 +128,10 @@ class NodeReader:
             return
         try:
             announced = self._log.decode_announcement(channel, message)
-        except ValueError:  # not written by this program
+        except ValueError:
+            announced = None
+        if announced is None or announced[1].operation == "unknown":
+            # Another program can write to the channel. Only the log decides.
             self._read_soon(self._log.lane_of(channel))
             return
         if not self._announced:

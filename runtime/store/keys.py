@@ -61,7 +61,8 @@ Per owner, in one lane
     v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py;
                                               absent until one is written
 Per lane, other keys
-    e                                stream   events; the id is `<time>-0`, with the same times as the scores
+    e                                stream   events; the id is `<time>-0`, with the same times as the scores. They are
+                                              announced on the sharded Pub/Sub channel of the same name
     m                                string   trim mark: events up to this time can have been removed
     c                                string   clock of the lane: the time of the last write
     q                                zset     expiry queue: member = owner + id, score = time of expiry, for contexts

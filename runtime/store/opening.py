@@ -21,7 +21,7 @@ from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, Stor
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import StoreOptions
 
-DEFAULT_LANES: Final = 16
+DEFAULT_LANES: Final = 64
 FORMAT: Final = "2"
 """Format of new stores."""
 FORMATS: Final = ("1", FORMAT)

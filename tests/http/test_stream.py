@@ -498,7 +498,7 @@ async def test_all_clients_share_one_reader(site: Live, standalone_server: Any) 
             while ready < 25:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         clients = (await site.store.connection.call(0, b"CLIENT", b"LIST")).decode()
-        assert sum("cmd=xread " in line for line in clients.splitlines()) == 1
+        assert sum("ssub=" in line and "ssub=0 " not in line for line in clients.splitlines()) == 1
         tasks.cancel_scope.cancel()
 
 

@@ -26,6 +26,7 @@ from breadcrumbs.runtime.schema_names import STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 from tests.store.keyspace import events, keyspace, lane_of
+from tests.support.conversations import eventually
 from tests.support.events import log_of, reader_of
 from tests.support.servers import PRIMARIES, SLOTS, Cluster, Server
 
@@ -210,6 +211,74 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
         assert set(written.values()) == {1}, "one event per write"
         assert sum(kind == "d" for kind, _, _ in written) == len(deleted)
         assert len(created) > 5 and updates > 5 and len(deleted) > 1
+
+
+async def test_events_of_256_lanes_arrive_once_while_a_lane_moves(cluster_server: Cluster) -> None:
+    """One link per node announces the events of all its lanes, also after a lane has moved."""
+
+    def subscribers() -> list[int]:
+        """Return the number of links with subscriptions, by node."""
+        return [
+            sum(int(client["ssub"]) > 0 for client in node.command("CLIENT LIST"))
+            for node in cluster_server.primaries()
+        ]
+
+    cluster_server.flush()
+    async with opened(cluster_server, lanes=256) as store:
+        session = session_on(store, 0)
+        lane = lane_for(ALICE, "session", session, store.lanes)
+        mover = Mover(cluster_server, key_slot(store.keys.prefix(lane)))
+        follower: Follower[None] = Follower(reader_of(store))
+        for number in range(store.lanes):
+            follower.follow(number, 0, None)
+        heard: dict[int, list[int]] = {}
+
+        async def hear() -> None:
+            while True:
+                for event, _ in await follower.next():
+                    heard.setdefault(event.lane, []).append(event.at)
+
+        async def announced_by(node: Server) -> bool:
+            channel = store.keys.events(lane).decode()
+            ((_, count),) = await anyio.to_thread.run_sync(node.command, "PUBSUB SHARDNUMSUB", channel)
+            return bool(count)
+
+        async def all_heard() -> bool:
+            return heard == written
+
+        written: dict[int, list[int]] = {}
+        moving = True
+
+        async def write() -> None:
+            for number in count():
+                if not moving:
+                    return
+                # Every second breadcrumb is in the lane that moves.
+                new = crumb("during", session=session if number % 2 else f"other {number}")
+                made = await until_it_works(partial(store.create, ALICE, new))
+                written.setdefault(made.id.int >> 64 & 0xFFF, []).append(made.created)
+                await asyncio.sleep(0.002)
+
+        async with asyncio.TaskGroup() as group:
+            hearing = group.create_task(hear())
+            writing = group.create_task(write())
+            await asyncio.sleep(0.5)
+            assert await anyio.to_thread.run_sync(subscribers) == [1] * PRIMARIES
+            source = await anyio.to_thread.run_sync(mover.owner)
+            for target in (cluster_server.primaries()[1], source):
+                at = await anyio.to_thread.run_sync(mover.owner)
+                await anyio.to_thread.run_sync(mover.begin, target)
+                await anyio.to_thread.run_sync(mover.move_keys, at, target)
+                await anyio.to_thread.run_sync(mover.finish, target)
+                await eventually(partial(announced_by, target), "the new node announces the lane to nobody")
+                await asyncio.sleep(0.1)
+            moving = False
+            await writing
+            await eventually(all_heard, "events are missing", 5)
+            hearing.cancel()
+        assert len(written[lane]) > 50
+        follower.leave_all()
+        await reader_of(store).close()
 
 
 async def test_a_lane_with_an_unfinished_migration_is_unavailable_and_writes_nothing(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
+from breadcrumbs.runtime.backend.connection import LaneChannels
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.events import reader
+from breadcrumbs.runtime.backend.link import ChannelHandler
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.events import node_reader, reader
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import Follower
+from breadcrumbs.runtime.store.session_deletion import close_session
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.turn_retries import TurnRetry, announce_retry
 from tests.support.conversations import eventually, opened
 from tests.support.events import reader_of
 from tests.support.servers import Server
@@ -145,8 +151,9 @@ async def test_all_followers_share_one_reader(store: Store) -> None:
 
 
 async def test_a_lane_added_while_the_reader_waits_is_read_at_once(
-    store: Store,
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(node_reader, "_CHECK_SECONDS", 60.0)
     written = await write(store, 30)
     assert len(written) == store.lanes
     listener = Listener(store)
@@ -245,3 +252,158 @@ async def test_reading_resumes_at_the_last_position_after_a_server_restart(tmp_p
             after = await write(store, 10)
             await listener.has_heard(joined(before, after))
             await listener.end()
+
+
+class Announcements:
+    """Channels of a store whose messages a test can drop. Confirmations of subscriptions arrive."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, is_lost: Callable[[], bool]) -> None:
+        self.lost = 0
+        self.heard = 0
+        open_channels = store.connection.open_channels
+
+        async def open_lossy(lane: int, on_message: ChannelHandler) -> LaneChannels:
+            def hear(channel: bytes, message: bytes | None) -> None:
+                if message is not None and is_lost():
+                    self.lost += 1
+                    return
+                self.heard += message is not None
+                on_message(channel, message)
+
+            return await open_channels(lane, hear)
+
+        monkeypatch.setattr(store.connection, "open_channels", open_lossy)
+
+
+async def followed(store: Store) -> Listener:
+    """Follow all lanes. The subscriptions have begun when this returns."""
+    listener = Listener(store)
+    end = await reader_of(store).log.end()
+    for lane in range(store.lanes):
+        listener.follower.follow(lane, end[lane], "")
+
+    async def subscribed() -> bool:
+        clients = (await store.connection.call(0, b"CLIENT", b"LIST")).decode()
+        return f"ssub={store.lanes} " in clients
+
+    await eventually(subscribed, "no subscriptions")
+    await asyncio.sleep(0.05)  # the first read after the subscriptions
+    return listener
+
+
+async def test_announced_events_arrive_without_a_read(embedded_server: EmbeddedServer) -> None:
+    async def reads(store: Store) -> int:
+        statistics: bytes = await store.connection.call(0, b"INFO", b"commandstats")
+        found = re.search(rb"cmdstat_xread:calls=(\d+)", statistics)
+        return int(found[1]) if found else 0
+
+    async with opened(embedded_server.url, lanes=256) as store:
+        listener = await followed(store)
+        before, began = await reads(store), time.monotonic()
+        written = await write(store, 100)
+        await listener.has_heard(written)
+        checks = int((time.monotonic() - began) / node_reader._CHECK_SECONDS) + 1
+        assert await reads(store) - before <= checks
+        await listener.end()
+
+
+async def test_all_announcements_are_lost_and_events_arrive_within_about_a_second(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(embedded_server.url, lanes=256) as store:
+        announcements = Announcements(store, monkeypatch, lambda: True)
+        listener = await followed(store)
+        written: dict[int, list[int]] = {}
+        for _ in range(3):
+            written = joined(written, await write(store, 5))
+            await listener.has_heard(written)  # within two seconds
+        assert announcements.lost == 15 and not announcements.heard
+        await listener.end()
+
+
+async def test_the_next_announcement_reveals_a_lost_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reader, "_CHECK_SECONDS", 60.0)
+    drops = iter([True, True, False])
+    announcements = Announcements(store, monkeypatch, lambda: next(drops))
+    listener = await followed(store)
+    written = await write(store, 3, session="s")
+    await listener.has_heard(written)
+    assert announcements.lost == 2
+    await listener.end()
+
+
+async def test_random_losses_omit_and_repeat_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(5)
+    announcements = Announcements(store, monkeypatch, lambda: chance.random() < 0.4)
+    listeners = [await followed(store), Listener(store)]
+    for lane in range(store.lanes):
+        listeners[1].follower.follow(lane, 0, "")
+    parts = [await write(store, chance.randrange(5)) for _ in range(60)]
+    for listener in listeners:
+        await listener.has_heard(joined(*parts))
+        await listener.end()
+    assert announcements.lost and announcements.heard
+
+
+async def test_a_server_that_refuses_channels_delays_events_only_a_little() -> None:
+    """The user of the store has no rights for channels. Its writes succeed, and nothing is announced."""
+    with Server() as server:
+        server.command("ACL", "SETUSER", "crumb", "on", ">password", "~*", "resetchannels", "+@all")
+        url = f"redis://crumb:password@{server.host}:{server.port}"
+        async with opened(url, lanes=4) as store:
+            listener = Listener(store)
+            for lane in range(store.lanes):
+                listener.follower.follow(lane, 0, "")
+            written = await write(store, 5)
+            await listener.has_heard(written)
+            began = time.monotonic()
+            written = joined(written, await write(store, 5))
+            await listener.has_heard(written)
+            assert time.monotonic() - began < node_reader._CHECK_SECONDS
+            await listener.end()
+
+
+async def test_a_foreign_message_on_a_channel_does_no_harm(store: Store) -> None:
+    listener = await followed(store)
+    for message in (b"", b"nonsense", b"1 2", b"a b c", b"5 \xff x", b"0 9999999999999999 x"):
+        await store.connection.call(0, b"SPUBLISH", store.keys.events(0), message)
+    written = await write(store, 10)
+    await listener.has_heard(written)
+    await listener.end()
+
+
+async def test_every_kind_of_write_is_announced(
+    store: Store, embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reader, "_CHECK_SECONDS", 60.0)
+    heard: list[str] = []
+    follower: Follower[str] = Follower(reader_of(store))
+
+    async def listen() -> None:
+        while True:
+            heard.extend([event.operation for event, _ in await follower.next()])
+
+    other = await followed(store)
+    for lane in range(store.lanes):
+        follower.follow(lane, (await reader_of(store).log.end())[lane], "")
+    listening = asyncio.create_task(listen())
+    first = await store.create(OWNER, BreadcrumbCreate(tags=["session:s"]))
+    second = await store.create(OWNER, BreadcrumbCreate(tags=["session:s"]))
+    await store.update(OWNER, first.id, BreadcrumbUpdate(title="changed"))
+    await announce_retry(store, TurnRetry(await store.get(OWNER, second.id), second.id))
+    deleted = await store.get(OWNER, first.id)
+    await store.delete(OWNER, first.id)
+    await store.restore(deleted, [])
+    await close_session(store, OWNER, "s", tags=["session:s"], expected_version=None)
+    wanted = ["created", "created", "updated", "retried", "deleted", "created", "session_deleted"]
+
+    async def all_heard() -> bool:
+        return len(heard) == len(wanted)
+
+    await eventually(all_heard, "a write was not announced", SOON)
+    assert heard == wanted
+    listening.cancel()
+    follower.leave_all()
+    await other.end()
