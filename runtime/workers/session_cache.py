@@ -412,18 +412,22 @@ class _TurnReads:
             _HITS.inc(len(values) - len(missing))
         if not missing and not unread:
             return values
-        sent = [reads[number] for number in missing]
-        found = await self._read(unread, sent)
+        found = await self._read(unread, [reads[number] for number in missing])
         if found is None:
-            self.cached = NO_CACHED_INPUTS
-            return list(await self._store.read_batch(*build_reads(self._store, reads)))
+            return await self._read_all(reads)
         for number, value in zip(missing, found, strict=True):
             values[number] = value
         if unread:
             for number in set(range(len(reads))).difference(missing):
                 if isinstance(reads[number], RecentRead | CountRead):
                     values[number] = self._session.answer(reads[number], now)
+            if any(value is _MISSING for value in values):  # the cache has become shorter
+                return await self._read_all(reads)
         return values
+
+    async def _read_all(self, reads: Sequence[AnyRead]) -> list[Any]:
+        self.cached = NO_CACHED_INPUTS
+        return list(await self._store.read_batch(*build_reads(self._store, reads)))
 
     def _answer(self, read: AnyRead, now: int) -> Any:
         if self._as_of is None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -42,7 +42,7 @@ from breadcrumbs.runtime.store.fence import Lease
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers import session_cache
-from breadcrumbs.runtime.workers.session_cache import SessionCache
+from breadcrumbs.runtime.workers.session_cache import SessionCache, _Head, _Session
 from tests.support.conversations import ALICE, CONTEXT, MESSAGE, RESPONSE
 from tests.support.events import log_of
 from tests.support.servers import Server
@@ -51,8 +51,25 @@ from tests.turns.stepping import Actor, SteppedConnection
 SCHEDULES = 400
 SESSIONS = ("1", "2")
 SCHEMAS = (MESSAGE, MESSAGE, RESPONSE, "note.v1")
-LATER = 1 << 50
+LATER = 1 << 60
 """A time after all others."""
+
+
+class SlowRead:
+    """A read that the server has executed. Its reply arrives later."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._actor = Actor(work)
+        self._replies: list[tuple[Any, Any]] = []
+
+    async def send(self) -> None:
+        await self._actor.settle()
+        self._replies = await self._actor._send()
+
+    async def finish(self) -> None:
+        for request, reply in self._replies:
+            request.reply.set_result(reply)
+        await self._actor.finish()
 
 
 @dataclass
@@ -69,7 +86,7 @@ class World:
     last: dict[str, Event] = field(default_factory=dict)
     """Last event of each session that was applied."""
     crumbs: dict[str, list[Breadcrumb]] = field(default_factory=dict)
-    slow: list[tuple[str, Actor]] = field(default_factory=list)
+    slow: list[SlowRead] = field(default_factory=list)
     """Reads whose replies have not arrived."""
     compared: int = 0
     now: int = 0
@@ -218,13 +235,12 @@ async def happen(world: World, kind: int, session: str) -> None:
             async def read_slowly() -> None:
                 await world.read(session, reads)
 
-            actor = Actor(read_slowly)
-            await actor.settle()
-            world.slow.append((session, actor))
+            world.slow.append(SlowRead(read_slowly))
+            await world.slow[-1].send()
         case 15:
             await put_context(world, session, world.store())
     while world.slow and (kind % 2 or len(world.slow) > 2):
-        await world.slow.pop(0)[1].finish()
+        await world.slow.pop(0).finish()
 
 
 async def commit(world: World, session: str) -> None:
@@ -261,8 +277,8 @@ async def play(connection: StandaloneConnection, number: int) -> int:
             # The breadcrumb has expired, or the session is gone.
             world.crumbs = {session: [] for session in SESSIONS}
             assert "not found" in str(error) or "expired" in str(error), error
-    for _, actor in world.slow:
-        await actor.finish()
+    for read in world.slow:
+        await read.finish()
     await world.read_events()
     await world.compare()
     return world.compared
@@ -300,3 +316,104 @@ def test_cached_results_are_equal_to_fresh_ones_in_any_order_of_events(server: S
     compared = run(server, range(part * share, (part + 1) * share))
     print(f"\n{compared} comparisons")
     assert compared > 4 * share
+
+
+# Mutants
+
+
+def _unchanged(*arguments: Any, **named: Any) -> bool:
+    return True
+
+
+def _ignore_events_during_reads(patch: pytest.MonkeyPatch) -> None:
+    keep = _Session.keep
+    patch.setattr(_Session, "keep", lambda self, read, value, events: keep(self, read, value, ()))
+
+
+def _ignore(operation: str, patch: pytest.MonkeyPatch) -> None:
+    apply = _Session.apply
+    patch.setattr(_Session, "apply", lambda self, event: event.operation == operation or apply(self, event))
+
+
+def _treat_imports_as_new(patch: pytest.MonkeyPatch) -> None:
+    apply = _Session.apply
+    patch.setattr(_Session, "apply", lambda self, event: apply(self, replace(event, imported=False)))
+
+
+def _keep_facts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(session_cache, "ABOUT_SCHEMAS", frozenset())
+
+
+def _forget_commits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Session, "add", _unchanged)
+
+
+def _ignore_lost_replies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionCache, "begin_commit", _unchanged)
+
+
+def _ignore_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "__eq__", lambda self, other: True)
+
+
+def _ignore_expiry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Head, "note_expiry", _unchanged)
+
+
+def _forget_older(patch: pytest.MonkeyPatch) -> None:
+    insert = _Head.insert
+
+    def insert_only(self: _Head, crumb: Breadcrumb) -> None:
+        older = self.older
+        insert(self, crumb)
+        self.older = older
+
+    patch.setattr(_Head, "insert", insert_only)
+
+
+def _ignore_schema_changes(patch: pytest.MonkeyPatch) -> None:
+    apply = _Session._apply_update
+
+    def apply_to_known(self: _Session, event: Event) -> bool:
+        known = [head for head in self.heads.values() if head.version_of(event.id) is not None]
+        return apply(self, event) if known or event.id in self.newest else True
+
+    patch.setattr(_Session, "_apply_update", apply_to_known)
+
+
+def _ignore_read_limits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Session, "_keep_head", _keep_any_head)
+    patch.setattr(Breadcrumb, "max_reads", 0, raising=False)
+
+
+def _keep_any_head(self: _Session, read: RecentRead, crumbs: list[Breadcrumb], events: Any) -> None:
+    self.heads[read.schema_name] = _Head(list(crumbs), read.limit, 0 if len(crumbs) < read.limit else None)
+    for event in events:
+        self.apply(event)
+
+
+MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "new breadcrumbs": partial(_ignore, "created"),
+    "new versions": partial(_ignore, "updated"),
+    "deletions": partial(_ignore, "deleted"),
+    "imports": _treat_imports_as_new,
+    "facts": _keep_facts,
+    "commits": _forget_commits,
+    "lost replies": _ignore_lost_replies,
+    "leases": _ignore_leases,
+    "events during reads": _ignore_events_during_reads,
+    "expiry": _ignore_expiry,
+    "counts": _forget_older,
+    "schema changes": _ignore_schema_changes,
+    "read limits": _ignore_read_limits,
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_a_cache_without_one_of_its_rules_is_detected(
+    server: Server, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MUTANTS[rule](monkeypatch)
+    with pytest.raises(AssertionError, match="in schedule"):
+        run(server, range(SCHEDULES))
