@@ -36,7 +36,7 @@ from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
 from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG, FEEDBACK, STATE_CHANGE
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
 from breadcrumbs.runtime.store.batched_reads import Keep
-from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
+from breadcrumbs.runtime.store.fence import InputsOutdated, LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.reduction import references_only
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
@@ -103,7 +103,11 @@ class ContextBuilder:
             return
         if _is_pausing(turn.event):
             await self._pause_or_resume(turn)
-        await self._build_all(turn)
+        try:
+            await self._build_all(turn)
+        except InputsOutdated:
+            turn.bypasses_cache = True
+            await self._build_all(turn)
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         """Write an error into the session after the last attempt failed."""
@@ -153,7 +157,7 @@ class ContextBuilder:
             try:
                 last = position == len(chosen) and not failures
                 await self._build(turn, config, trigger, its_inputs, last=last)
-            except (LeaseLost, TriggerGone, *STORE_UNAVAILABLE):
+            except (LeaseLost, TriggerGone, InputsOutdated, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:  # the contexts of the other consumers are still built
                 failures.append(error)

@@ -28,8 +28,8 @@ from breadcrumbs.runtime.store.batched_reads import (
     Read,
     RecentRead,
     SessionRead,
+    SharedRead,
     build_reads,
-    recent_shared,
 )
 from breadcrumbs.runtime.store.store import Store
 
@@ -413,13 +413,12 @@ def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
     schema, session = _only_schema(request, source), request.trigger.session_id
     if schema is None:
         return _Plan(listing=lambda: _list_session_or_shared(request, source))
-    shared = recent_shared(
-        request.store,
+    shared = SharedRead(
         request.trigger.owner_id,
         schema,
         source.fetch.max_items,
         shared_filter(request.trigger),
-        max_bytes=request.max_bytes,
+        request.max_bytes,
     )
     if session is None:
         return _Plan((shared,))

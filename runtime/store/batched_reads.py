@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -70,7 +70,10 @@ class Read(Generic[T]):
 
 
 class ReadBatch:
-    """Commands of several reads. All index heads on one server become one script call."""
+    """Commands of several reads. All index heads on one server become one script call.
+
+    The script calls come last. So what they read is not older than the results of other commands to the same server.
+    """
 
     def __init__(self, reads: Sequence[Read[Any]], group_of: Mapping[int, int]) -> None:
         self._reads = reads
@@ -78,6 +81,8 @@ class ReadBatch:
         self._parts: list[tuple[int, int | None]] = []
         """For each command: the index of its reply, and of its part in that reply. None: the whole reply."""
         runs: dict[int, tuple[int, ScriptCall]] = {}
+        heads: list[tuple[int, int, int]] = []
+        """For each index head: its index in `_parts`, its group, and its part."""
         for read in reads:
             for lane, command in read.commands:
                 if not isinstance(command, IndexHead):
@@ -86,12 +91,16 @@ class ReadBatch:
                     continue
                 group = group_of[lane]
                 if group not in runs:
-                    runs[group] = len(self.commands), ScriptCall(_RECENT, [], [])
-                    self.commands.append((lane, runs[group][1]))
-                number, run = runs[group]
-                self._parts.append((number, len(run.keys)))
+                    runs[group] = lane, ScriptCall(_RECENT, [], [])
+                run = runs[group][1]
+                heads.append((len(self._parts), group, len(run.keys)))
+                self._parts.append((0, 0))
                 run.keys.append(command.key)
                 run.args.extend((command.bodies, command.limit - 1))
+        numbers = {group: len(self.commands) + index for index, group in enumerate(runs)}
+        self.commands += runs.values()
+        for index, group, part in heads:
+            self._parts[index] = numbers[group], part
 
     async def resolve(self, replies: list[Any]) -> tuple[Any, ...]:
         """Return the result of each read."""
@@ -186,6 +195,31 @@ class VersionRead(NamedTuple):
 
     def build(self, context: ReadContext) -> Read[Breadcrumb | None]:
         return version_of(context, self.owner, self.id, self.version)
+
+
+class SharedRead(NamedTuple):
+    """See `recent_shared`."""
+
+    owner: UUID
+    schema_name: str
+    limit: int
+    keep: Keep
+    max_bytes: int = RECENT_BYTES
+
+    def build(self, context: ReadContext) -> Read[list[Breadcrumb]]:
+        owner, schema_name, limit, keep, max_bytes = self
+        return recent_shared(context, owner, schema_name, limit, keep, max_bytes=max_bytes)
+
+    def find(self, context: ReadContext) -> tuple[list[Breadcrumb], bytes] | None:
+        """Return the cached result and its version, which must be checked. None: it is not cached."""
+        entry = context.shared_cache.get_unchecked((self.owner, self.schema_name, self.limit))
+        if entry is None:
+            return None
+        try:
+            wanted = _HeadFilter(self.schema_name, self.limit, self.keep)
+            return _merge_heads(entry.heads, wanted, context.clock.now()), entry.version or b""
+        except NeedsFullScan:
+            return None
 
 
 class LastWriteRead(NamedTuple):
@@ -350,37 +384,49 @@ def recent_shared(
 ) -> Read[list[Breadcrumb]]:
     """Read the last sessionless breadcrumbs of a schema that `keep` accepts, the newest first.
 
-    The read itself checks only whether the cached ones are up to date.
+    If they are cached, the read checks only whether they are up to date.
     """
     check_limit(limit)
     wanted, key = _HeadFilter(schema_name, limit, keep), (owner, schema_name, limit)
+    heads = _sessionless_heads(context.keys, owner, schema_name, limit)
+    lane = context.keys.shared_lane(owner)
+    version_read = lane, (b"GET", context.keys.shared(lane, owner))
     version: bytes | None = None
+
+    def take(replies: list[Any]) -> list[Breadcrumb]:
+        found = _decode_heads(replies, owner)
+        context.shared_cache.put(key, version, found)
+        return _merge_heads(found, wanted, context.clock.now())
+
+    async def list_all() -> list[Breadcrumb]:
+        query = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
+        return (await listing.page(context, owner, query)).items
+
+    if context.is_one_server and not context.shared_cache.has(key):
+
+        def decode_all(replies: list[Any]) -> list[Breadcrumb]:
+            nonlocal version
+            version = replies[0]
+            return take(replies[1:])
+
+        return Read(
+            [version_read, *heads], decode_all, list_all
+        )  # the version is read first, see `ReadBatch`
 
     def decode(replies: list[Any]) -> list[Breadcrumb]:
         nonlocal version
         version = replies[0]
-        heads = context.shared_cache.get(key, version)
-        if heads is None:
+        found = context.shared_cache.get(key, version)
+        if found is None:
             raise NeedsFullScan
-        return _merge_heads(heads, wanted, context.clock.now())
+        return _merge_heads(found, wanted, context.clock.now())
 
-    async def fallback() -> list[Breadcrumb]:
-        commands = _sessionless_heads(context.keys, owner, schema_name, limit)
-        batch = ReadBatch([Read(commands, lambda replies: _decode_heads(replies, owner))], context.group_of)
-        try:
-            (heads,) = await batch.resolve(
-                await retry_once(lambda: context.connection.call_all(batch.commands))
-            )
-            context.shared_cache.put(key, version, heads)
-            return _merge_heads(heads, wanted, context.clock.now())
-        except NeedsFullScan:
-            query = Query(
-                sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep
-            )
-            return (await listing.page(context, owner, query)).items
+    async def read_all() -> list[Breadcrumb]:
+        batch = ReadBatch([Read(heads, take, list_all)], context.group_of)
+        (found,) = await batch.resolve(await retry_once(lambda: context.connection.call_all(batch.commands)))
+        return cast(list[Breadcrumb], found)
 
-    lane = context.keys.shared_lane(owner)
-    return Read([(lane, (b"GET", context.keys.shared(lane, owner)))], decode, fallback)
+    return Read([version_read], decode, read_all)
 
 
 def newest_tagged(

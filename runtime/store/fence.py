@@ -20,6 +20,10 @@ class TriggerGone(BreadcrumbsError):
     """The trigger of the turn was deleted. The result was not written."""
 
 
+class InputsOutdated(BreadcrumbsError):
+    """Shared breadcrumbs that the result depends on have changed. The result was not written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right of one worker to commit in a lane."""
@@ -53,6 +57,19 @@ class RequestedAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedInputs:
+    """Inputs of a turn that came from memory. The commit checks that they are up to date."""
+
+    trigger: tuple[UUID, UUID] | None = None
+    """Owner and id of the trigger. It must still exist."""
+    shared: tuple[UUID, bytes] | None = None
+    """Owner, and version of its breadcrumbs without a session (see shared_cache.py). Empty: no version was written."""
+
+
+NO_CACHED_INPUTS = CachedInputs()
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Turns a write into the commit of a worker.
 
@@ -72,5 +89,5 @@ class Fence:
     """The running answers that end with this write. None: none was saved."""
     requested: RequestedAnswer | None = None
     """The request that this write answers. None: a cancellation does not refuse the write."""
-    trigger: tuple[UUID, UUID] | None = None
-    """The owner and the id of the trigger. If it was deleted, the write is refused. None: this is not checked."""
+    cached: CachedInputs = NO_CACHED_INPUTS
+    """Inputs that must be up to date. Otherwise the write is refused."""

@@ -50,6 +50,9 @@ class ReadContext(Protocol):
     def group_of(self) -> Mapping[int, int]: ...
 
     @property
+    def is_one_server(self) -> bool: ...
+
+    @property
     def secret(self) -> bytes: ...
 
     @property

@@ -387,7 +387,7 @@ class ScriptCalls:
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script, wrapped in commit.lua."""
         (keys, args), names, lease, ended, asked = call, self._keys, fence.lease, fence.ended, fence.requested
-        lane, kind, trigger = lease.lane, lease.kind, fence.trigger
+        lane, kind, (trigger, shared) = lease.lane, lease.kind, (fence.cached.trigger, fence.cached.shared)
         lease_key = names.lease(lane, kind)
         return [
             *keys,
@@ -399,6 +399,7 @@ class ScriptCalls:
             lease_key if ended is None else names.running(lane, ended.owner, ended.session),
             lease_key if asked is None else names.by_session(lane, asked.owner, asked.session, AGENT_CANCEL),
             lease_key if trigger is None else names.body(lane, trigger[0], trigger[1].bytes),
+            lease_key if shared is None else names.shared(names.shared_lane(shared[0]), shared[0]),
         ], [
             *args,
             lease.value,
@@ -407,6 +408,7 @@ class ScriptCalls:
             fence.dead_letter,
             b"" if ended is None else ended.fields,
             "" if asked is None else asked.at,
+            b"" if shared is None else shared[1],
         ]
 
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:

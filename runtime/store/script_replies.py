@@ -24,7 +24,7 @@ from breadcrumbs.runtime.errors import (
     StoreError,
     VersionMismatch,
 )
-from breadcrumbs.runtime.store.fence import AnswerCancelled, LeaseLost, TriggerGone
+from breadcrumbs.runtime.store.fence import AnswerCancelled, InputsOutdated, LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.script_calls import Creation, Update
 from breadcrumbs.runtime.store.written import Written
 
@@ -85,6 +85,7 @@ class CommitReply(IntEnum):
     LEASE_LOST = 4
     CANCELLED = 10
     TRIGGER_GONE = 11
+    INPUTS_OUTDATED = 12
 
 
 class CloseReply(IntEnum):
@@ -207,13 +208,15 @@ def check_import(reply: Reply, crumb: Breadcrumb) -> None:
 
 
 def check_commit(reply: Reply, lane: int) -> None:
-    """Raise `LeaseLost`, `AnswerCancelled` or `TriggerGone` if commit.lua refused the commit."""
+    """Raise the error if commit.lua refused the commit."""
     if reply[0] == CommitReply.LEASE_LOST:
         raise LeaseLost(f"the lease of lane {lane} is lost")
     if reply[0] == CommitReply.CANCELLED:
         raise AnswerCancelled("cancelled")
     if reply[0] == CommitReply.TRIGGER_GONE:
         raise TriggerGone("the trigger was deleted")
+    if reply[0] == CommitReply.INPUTS_OUTDATED:
+        raise InputsOutdated("shared breadcrumbs have changed")
 
 
 def decode_close(reply: Reply, session: str, expected_version: int | None) -> int:

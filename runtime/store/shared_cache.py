@@ -2,7 +2,8 @@
 
 Each owner has a version key. Every write of a breadcrumb without a session replaces its value after the write, and
 before the writer gets the result. A cached result is used while the key has the value that was read before the
-result. So a client that has written a breadcrumb finds it in its next request, in any process.
+result. The read checks that, or on a single server the commit of the turn. So a client that has written a breadcrumb
+finds it in its next request, in any process.
 
 A process can die between the write and the change of the key, and processes of older versions do not change it. The
 TTL limits how long such a write stays unnoticed.
@@ -38,7 +39,9 @@ Heads: TypeAlias = Sequence[Sequence[Breadcrumb]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class CachedHeads:
+    """Cached breadcrumbs of one owner and schema."""
+
     version: bytes | None
     expires_at: float
     """`time.monotonic`"""
@@ -49,7 +52,12 @@ class SharedCache:
     """Caches the newest breadcrumbs without a session, by owner and schema."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[SharedKey, _Entry] = OrderedDict()
+        self._entries: OrderedDict[SharedKey, CachedHeads] = OrderedDict()
+
+    def has(self, key: SharedKey) -> bool:
+        """Return whether breadcrumbs are cached. They can be outdated."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.expires_at > time.monotonic()
 
     def get(self, key: SharedKey, version: bytes | None) -> Heads | None:
         """Return cached breadcrumbs, or None if they can be outdated. `version`: the value of the owner's key."""
@@ -60,6 +68,14 @@ class SharedCache:
         _HITS.inc()
         return entry.heads
 
+    def get_unchecked(self, key: SharedKey) -> CachedHeads | None:
+        """Return cached breadcrumbs. The caller must check their version."""
+        entry = self._entries.get(key)
+        if entry is None or entry.expires_at <= time.monotonic():
+            return None
+        _HITS.inc()
+        return entry
+
     def put(self, key: SharedKey, version: bytes | None, heads: Heads) -> None:
         """Cache breadcrumbs. `version` was read before them."""
         self._entries.pop(key, None)
@@ -67,7 +83,7 @@ class SharedCache:
         # Reads of a breadcrumb with a read limit can end it without a write.
         if any(crumb.max_reads for crumb in crumbs) or sum(len(c.json) for c in crumbs) > _MAX_JSON_BYTES:
             return
-        self._entries[key] = _Entry(version, time.monotonic() + _TTL_SECONDS, heads)
+        self._entries[key] = CachedHeads(version, time.monotonic() + _TTL_SECONDS, heads)
         if len(self._entries) > _MAX_ENTRIES:
             self._entries.popitem(last=False)
 

@@ -138,6 +138,7 @@ class Store:
             lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
         }
         """Lanes with the same number can be read by one script call."""
+        self.is_one_server = len(set(self.group_of.values())) == 1
 
     @classmethod
     async def open(

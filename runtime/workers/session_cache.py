@@ -16,7 +16,8 @@ Rules:
 - The content comes from the write cache of the process, or is read with the other reads of the next turn.
 
 Two kinds of writes have no events: repairs by `crumb doctor`, and the last step of an import. Because of them, sessions
-in the cache have a maximum age. The commit checks the lease, and that the trigger exists.
+in the cache have a maximum age. The commit checks the lease, that the trigger exists, and the version of shared
+breadcrumbs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -39,10 +40,11 @@ from breadcrumbs.runtime.store.batched_reads import (
     Read,
     RecentRead,
     SessionRead,
+    SharedRead,
     VersionRead,
     build_reads,
 )
-from breadcrumbs.runtime.store.fence import Lease
+from breadcrumbs.runtime.store.fence import NO_CACHED_INPUTS, CachedInputs, Lease
 from breadcrumbs.runtime.store.state import ABOUT_SCHEMAS
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import metrics
@@ -69,8 +71,8 @@ class Results(NamedTuple):
     """Results of reads, in their order."""
 
     values: list[Any]
-    trigger_unchecked: bool
-    """The trigger is from memory: it can have been deleted. The commit must check it."""
+    cached: CachedInputs
+    """Inputs that the commit must check."""
 
 
 @dataclass(eq=False, slots=True)
@@ -352,7 +354,7 @@ class SessionCache:
         """Return the results of reads for the turn of an event. Send only those that are not in the cache."""
         lane = self._lanes.get(event.lane)
         if event.session_id is None or lane is None or lane.lease != lease:
-            return Results(list(await store.read_batch(*build_reads(store, reads))), trigger_unchecked=False)
+            return Results(list(await store.read_batch(*build_reads(store, reads))), NO_CACHED_INPUTS)
         key = event.owner_id, event.session_id
         session = self._sessions.get(key)
         if session is not None and not _is_usable(session, lane):
@@ -366,7 +368,7 @@ class SessionCache:
             turn = _TurnReads(store, event, session, as_of=lane.position)
         values = await turn.results(reads)
         self._limit_memory(key, session)
-        return Results(values, turn.trigger_unchecked)
+        return Results(values, turn.cached)
 
     def _limit_memory(self, key: _SessionKey, session: _Session) -> None:
         if session.is_dropped:
@@ -398,7 +400,7 @@ class _TurnReads:
         self._event = event
         self._session = session
         self._as_of = as_of
-        self.trigger_unchecked = False
+        self.cached = NO_CACHED_INPUTS
 
     async def results(self, reads: Sequence[AnyRead]) -> list[Any]:
         """Return the results of the reads."""
@@ -410,18 +412,22 @@ class _TurnReads:
             _HITS.inc(len(values) - len(missing))
         if not missing and not unread:
             return values
-        sent = [reads[number] for number in missing]
-        found = await self._read(unread, sent)
+        found = await self._read(unread, [reads[number] for number in missing])
         if found is None:
-            self.trigger_unchecked = False
-            return list(await self._store.read_batch(*build_reads(self._store, reads)))
+            return await self._read_all(reads)
         for number, value in zip(missing, found, strict=True):
             values[number] = value
         if unread:
             for number in set(range(len(reads))).difference(missing):
                 if isinstance(reads[number], RecentRead | CountRead):
                     values[number] = self._session.answer(reads[number], now)
+            if any(value is _MISSING for value in values):  # the cache has become shorter
+                return await self._read_all(reads)
         return values
+
+    async def _read_all(self, reads: Sequence[AnyRead]) -> list[Any]:
+        self.cached = NO_CACHED_INPUTS
+        return list(await self._store.read_batch(*build_reads(self._store, reads)))
 
     def _answer(self, read: AnyRead, now: int) -> Any:
         if self._as_of is None:
@@ -430,6 +436,8 @@ class _TurnReads:
             return self._as_of
         if isinstance(read, VersionRead):
             return self._find_trigger(read)
+        if isinstance(read, SharedRead):
+            return self._find_shared(read)
         return self._session.answer(read, now)
 
     def _find_trigger(self, read: VersionRead) -> Any:
@@ -440,8 +448,20 @@ class _TurnReads:
         crumb = self._store.write_cache.get_permanent(event.owner_id, event.id, event.version, event.at)
         if crumb is None:
             return _MISSING
-        self.trigger_unchecked = True
+        self.cached = replace(self.cached, trigger=(event.owner_id, event.id))
         return crumb
+
+    def _find_shared(self, read: SharedRead) -> Any:
+        if not self._store.is_one_server:
+            return _MISSING  # the commit cannot check it: the version is in another lane
+        found = read.find(self._store)
+        if found is None:
+            return _MISSING
+        crumbs, version = found
+        if self.cached.shared not in (None, (read.owner, version)):
+            return _MISSING
+        self.cached = replace(self.cached, shared=(read.owner, version))
+        return crumbs
 
     def _take_written(self) -> list[NewestRead]:
         """Take the new breadcrumbs that this process wrote. Return reads for the others."""

@@ -19,7 +19,14 @@ from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.batched_reads import Read, SessionRead, build_reads
-from breadcrumbs.runtime.store.fence import EndedAnswers, Fence, LeaseLost, TriggerGone
+from breadcrumbs.runtime.store.fence import (
+    NO_CACHED_INPUTS,
+    CachedInputs,
+    EndedAnswers,
+    Fence,
+    LeaseLost,
+    TriggerGone,
+)
 from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry.turns import TurnReport
@@ -55,8 +62,10 @@ class Turn:
     """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
     requested_at: int = 0
     """Time of the message or of its last retry. A later cancellation refuses the answer. Set by the handler."""
-    trigger_unchecked: bool = False
-    """The trigger is from the memory of the worker. Commits check that it still exists."""
+    cached: CachedInputs = NO_CACHED_INPUTS
+    """Inputs from the memory of the process. Commits check that they are up to date."""
+    bypasses_cache: bool = False
+    """Read everything from the store, because inputs from the memory were outdated."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
@@ -70,16 +79,15 @@ class Turn:
 
         The last commit of a turn also acknowledges the event. `answer` is the id of the answer that the commit writes.
         """
-        event, lease, since = self.event, self.lane.lease, self.event.at
-        self.lane.sessions.begin_commit(event)
-        trigger = (event.owner_id, event.id) if self.trigger_unchecked else None
+        lease, since, cached = self.lane.lease, self.event.at, self.cached
+        self.lane.sessions.begin_commit(self.event)
         if acknowledge:
             self.commits = True
             up_to = self.lane.low_water_mark(finished=since)
             ended = self.ended_answers()
-            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=ended, trigger=trigger)
+            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=ended, cached=cached)
         ended = None if answer is None else self.ended_answers(answer)
-        return Fence(lease, since=since, ended=ended, trigger=trigger)
+        return Fence(lease, since=since, ended=ended, cached=cached)
 
     def committed(self, store: Store, crumb: Breadcrumb) -> None:
         """Note the result of a commit. Without this call, the next turn of the session reads everything again."""
@@ -87,10 +95,10 @@ class Turn:
 
     async def read_batch(self, store: Store, *reads: Read[Any] | SessionRead) -> list[Any]:
         """Return the results of reads. The memory of the worker answers those of the session, if it can."""
-        if self.lane.closing or self.attempt > 1:
+        if self.lane.closing or self.attempt > 1 or self.bypasses_cache:
+            self.cached = NO_CACHED_INPUTS
             return list(await store.read_batch(*build_reads(store, reads)))
-        values, unchecked = await self.lane.sessions.read_batch(store, self.lane.lease, self.event, reads)
-        self.trigger_unchecked = self.trigger_unchecked or unchecked
+        values, self.cached = await self.lane.sessions.read_batch(store, self.lane.lease, self.event, reads)
         return values
 
     def ended_answers(self, answer: UUID | None = None) -> EndedAnswers | None:

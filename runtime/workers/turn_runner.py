@@ -6,6 +6,7 @@ An event whose attempts all fail becomes a dead letter, and an error is written 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -236,6 +237,7 @@ class TurnRunner:
         Repeat this while the store is unavailable. Return False if the lane is lost or being released.
         """
         event = turn.event
+        turn.cached = replace(turn.cached, shared=None)  # the error does not depend on shared breadcrumbs
         if not isinstance(error, TurnCancelled):
             turn.dead_letter = encode_dead_letter(
                 event, kind=self._handler.kind, attempts=turn.attempt, error=error_reason(error)
