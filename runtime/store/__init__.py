@@ -38,6 +38,7 @@ __all__ = [
     "session_facts",
     "session_states",
     "session_store",
+    "session_users",
     "state",
     "store",
     "turn_retries",
