@@ -52,7 +52,7 @@ class AuditCheckpoint:
         self._file = file
         self._lanes: list[int] = [lane for lane, _ in header["groups"]]
         sizes = [count * NAME_BYTES for _, count in header["groups"]]
-        self._starts = list(accumulate(sizes, initial=file.tell()))
+        self._starts: list[int] = list(accumulate(sizes, initial=file.tell()))
         self._done: set[int] = set()
 
     @classmethod

@@ -40,6 +40,7 @@ __all__ = [
     "session_facts",
     "session_states",
     "session_store",
+    "session_users",
     "state",
     "store",
     "tag_index",

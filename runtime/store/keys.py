@@ -133,7 +133,6 @@ BY_TAG: Final = b"t"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
 SESSIONS_OF_USER: Final = b"U"
-USERS_MARK: Final = b"Y"
 OWNER_RECORDS: Final = frozenset((b"A", b"S", b"V"))
 """Kinds of records whose names are an owner: agents, saved selectors and the archive."""
 INDEXES: Final = frozenset((b"x", b"s", b"t"))

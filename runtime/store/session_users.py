@@ -20,6 +20,7 @@ from uuid import UUID
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.store.scan import FoundKey
 from breadcrumbs.runtime.store.session_facts import FactsRequest, flatten_fields, read_facts, session_user
 from breadcrumbs.runtime.store.state import BEGAN_BY, USER_ID, decode_about
 from breadcrumbs.runtime.store.store import Store
@@ -125,5 +126,51 @@ async def _users(store: Store, owner: UUID, pending: _Pending) -> list[str | Non
             owner, [name.decode() for name in unknown], first_message=True, with_state=False
         )
         facts = await read_facts(store, request)
-        users |= {name: found and found.user for name, found in zip(unknown, facts, strict=True)}
+        for name, found in zip(unknown, facts, strict=True):
+            users[name] = None if found is None else found.user
     return [users[name] for name, *_ in pending.entries]
+
+
+# Checks of the indexes. Too slow for the path of a request.
+
+
+async def is_missing(store: Store, lane: int, owner: UUID, session: str) -> bool:
+    """Return whether the index of its user should have a session, but does not have it."""
+    keys, name = store.keys, session.encode()
+    for _ in range(2):  # a session can change between two reads
+        mark, score, users, after = await store.connection.call_all(
+            [
+                (lane, (b"GET", keys.users_mark(lane, owner))),
+                (lane, (b"ZSCORE", keys.sessions(lane, owner), name)),
+                (lane, (b"HMGET", keys.state(lane, owner, session), USER_ID, BEGAN_BY)),
+                (lane, (b"HGET", keys.session(lane, owner, session), b"after")),
+            ]
+        )
+        if mark is None or score is None or float(score) > int(mark.partition(b" ")[0]):
+            return False
+        (user,) = await _users(store, owner, _Pending(lane, mark, entries=[(name, score, *users, after)]))
+        if user is None:
+            return False
+        indexed = await store.connection.call(lane, b"ZSCORE", keys.sessions_of_user(lane, owner, user), name)
+        if indexed is not None and float(indexed) == float(score):
+            return False
+    return True
+
+
+async def count_strays(store: Store, index: FoundKey, *, remove: bool) -> int:
+    """Return the number of sessions in the index of a user that do not exist. Optionally remove them."""
+    owner, call = UUID(bytes=index.name[:16]), store.connection.call
+    names = await call(index.lane, b"ZRANGE", index.key, 0, -1)
+    if not names:
+        return 0
+    scores = await call(index.lane, b"ZMSCORE", store.keys.sessions(index.lane, owner), *names)
+    strays = [name for name, score in zip(names, scores, strict=True) if score is None]
+    if strays and remove:
+        await call(index.lane, b"ZREM", index.key, *strays)
+        await rebuild(store, index.lane, owner)  # one of them can have begun again in the meantime
+    return len(strays)
+
+
+async def rebuild(store: Store, lane: int, owner: UUID) -> None:
+    """Let the next reader build the indexes of an owner in a lane again."""
+    await store.connection.call(lane, b"DEL", store.keys.users_mark(lane, owner))

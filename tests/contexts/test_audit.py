@@ -13,9 +13,9 @@ import pytest
 from breadcrumbs.context_builder.audit import audit_isolation
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
+from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store import breadcrumb_scan, record
 from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import (
     ANSWERS,
@@ -89,6 +89,43 @@ async def test_a_correct_store_is_clean_and_checked_completely(any_store: Store)
 async def test_an_empty_store_is_clean(store: Store) -> None:
     report = await audit_isolation(store, history=True)
     assert report.is_clean and report.breadcrumbs == 0
+
+
+async def test_expired_breadcrumbs_are_not_checked(store: Store) -> None:
+    crumb = await post(store, "x", session="a")
+    expired = Breadcrumb(
+        crumb.id, OWNER, 1, crumb.created, crumb.updated, crumb.created + 1, 0, None, None, crumb.json
+    )  # fmt: skip
+    lane = home_lane(crumb.id, store.lanes)
+    await store.connection.call(
+        lane, b"SET", store.keys.body(lane, OWNER, crumb.id.bytes), record.encode(expired)
+    )
+    assert (await audit_isolation(store)).breadcrumbs == 0
+
+
+async def test_items_in_another_lane_than_their_id_names_are_found(store: Store) -> None:
+    """An imported breadcrumb keeps its id. A signpost names its lane."""
+    context, stranger = await _context_and_stranger(store)
+    lane = home_lane(stranger.id, store.lanes)
+    id = new_id((lane + 1) % store.lanes)
+    imported = Breadcrumb(id, OWNER, 1, stranger.created, stranger.updated, 0, 0, None, None, stranger.json)
+    await store.restore(imported, [])
+    explained = context.context["explain"]
+    item = {"id": str(id), "version": 1, "source": "conversation", "number": 0, "place": "conversation",
+            "rank": 9, "tokens": 1}  # fmt: skip
+    change = context.context | {"explain": explained | {"items": [*explained["items"], item]}}
+    await overwrite(store, context, {"context": change})
+    report = await audit_isolation(store)
+    assert report.gone == 0
+    assert [finding.item_id for finding in report.findings] == [id]
+
+
+async def test_large_breadcrumbs_are_read_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breadcrumb_scan, "_READ_BYTES", 3_000)
+    for _ in range(10):
+        await post(store, "x" * 1_000, session="a")
+    report = await audit_isolation(store)
+    assert report.is_clean and report.breadcrumbs == 10
 
 
 async def test_deleted_items_are_counted_and_not_reported(store: Store) -> None:

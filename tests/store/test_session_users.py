@@ -16,6 +16,7 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import AlreadyExists, NotFound, SessionGone
+from breadcrumbs.runtime.maintenance.checks import check_sessions
 from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import session_users
@@ -270,6 +271,23 @@ async def test_owners_have_separate_indexes(store: Store) -> None:
     assert await listed(store, "ann") == ["a"]
     assert await update_user_indexes(store, other)
     assert await listed(store, "ann") == ["a"]
+
+
+async def test_doctor_finds_and_repairs_wrong_indexes(store: Store) -> None:
+    for session in ("a", "b"):
+        await store.create(OWNER, message(session, "ann"))
+    assert await listed(store, "ann") == ["b", "a"]
+    assert (await check_sessions(store)).status == "ok"
+    lane = store.keys.session_lane(OWNER, "a")
+    await store.connection.call(lane, b"ZREM", store.keys.sessions_of_user(lane, OWNER, "ann"), "a")
+    lane = store.keys.session_lane(OWNER, "gone")
+    await store.connection.call(lane, b"ZADD", store.keys.sessions_of_user(lane, OWNER, "bob"), 5, "gone")
+    finding = await check_sessions(store)
+    assert finding.status == "error" and finding.details["wrong"] == 2
+    await check_sessions(store, fix=True)
+    assert (await check_sessions(store)).status == "ok"
+    assert await listed(store, "ann") == ["b", "a"]
+    assert await indexed_names(store) == {b"a", b"b"}
 
 
 # Writes between the two steps of an update

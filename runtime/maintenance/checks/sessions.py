@@ -7,8 +7,9 @@ from uuid import UUID
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
 from breadcrumbs.runtime.maintenance.checks.indexes import SAMPLE_KEYS
-from breadcrumbs.runtime.store.keys import IN_SESSION, SESSION, SESSIONS
+from breadcrumbs.runtime.store.keys import IN_SESSION, SESSION, SESSIONS, SESSIONS_OF_USER
 from breadcrumbs.runtime.store.scan import scan
+from breadcrumbs.runtime.store.session_users import count_strays, is_missing, rebuild
 from breadcrumbs.runtime.store.store import Store
 
 SAMPLE_SESSIONS = 500
@@ -23,6 +24,7 @@ async def check_sessions(store: Store, *, fix: bool = False) -> Finding:
     Check a sample, or with `fix` check and repair all sessions.
     """
     sessions: set[tuple[int, UUID, str]] = set()
+    strays = 0
     async for found in scan(store, max_keys=None if fix else SAMPLE_KEYS):
         if not fix and len(sessions) >= SAMPLE_SESSIONS:
             break
@@ -36,16 +38,18 @@ async def check_sessions(store: Store, *, fix: bool = False) -> Finding:
             names = await store.connection.call(found.lane, b"ZRANGE", found.key, 0, -1)
             owner = UUID(bytes=found.name)
             sessions |= {(found.lane, owner, name.decode()) for name in names}
+        elif found.kind == SESSIONS_OF_USER:
+            strays += await count_strays(store, found, remove=fix)
     results = [
         await _compare_session(store, lane, owner, session, fix=fix)
         for lane, owner, session in sorted(sessions, key=str)
     ]
-    return _finding(results, fix=fix)
+    return _finding(results, strays, fix=fix)
 
 
-def _finding(results: list[int | None], *, fix: bool) -> Finding:
-    """Return the finding for the numbers of wrong facts of all checked sessions."""
-    wrong, unknown = sum(bool(result) for result in results), results.count(None)
+def _finding(results: list[int | None], strays: int, *, fix: bool) -> Finding:
+    """Return the finding for the numbers of wrong facts of all checked sessions, and for strays in lists of users."""
+    wrong, unknown = sum(bool(result) for result in results) + strays, results.count(None)
     checked = f"{len(results) - unknown:,} sessions"
     details = {"sessions": len(results) - unknown, "wrong": wrong}
     if unknown:
@@ -96,5 +100,14 @@ async def _compare_session(store: Store, lane: int, owner: UUID, session: str, *
             )
         )
         if wrong >= 0:
-            return wrong
+            return wrong + await _check_user_index(store, lane, owner, session, fix=fix)
     return None
+
+
+async def _check_user_index(store: Store, lane: int, owner: UUID, session: str, *, fix: bool) -> int:
+    """Return 1 if the index of its user does not have the session."""
+    if not await is_missing(store, lane, owner, session):
+        return 0
+    if fix:
+        await rebuild(store, lane, owner)
+    return 1
