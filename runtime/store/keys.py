@@ -18,11 +18,11 @@ Per lane, indexes: sorted sets; member = the 16 bytes of the id, score = created
     x <owner> <len> <session> <schema>        breadcrumbs of one schema in one session ("" = without a session)
     s <owner> <schema>                        breadcrumbs of one schema ("" = without a schema)
     t <owner> <tag>                           breadcrumbs with one tag; not for session tags, which `x` covers, and not
-                                              for the tags in `U`
+                                              for the tags in `B`
     u <owner>                                 breadcrumbs that were updated; score = updated_at. Without an update the
                                               created_at in the other indexes is also the time of the last write
     d <owner>                        set      schema names that `s` has for this owner in this lane
-    U <owner>                        zset     unindexed tags: member = tag + null byte + schema, score = 0. `t` of this
+    B <owner>                        zset     unindexed tags: member = tag + null byte + schema, score = 0. `t` of this
                                               tag can lack breadcrumbs of this schema (see tag_index.py). Removed with
                                               the last breadcrumb of the schema. Absent in a store of format 1
 Per session
@@ -211,7 +211,7 @@ class Keys:
         return b"%sd%s" % (self._prefixes[lane], owner.bytes)
 
     def unindexed_tags(self, lane: int, owner: UUID) -> bytes:
-        return b"%sU%s" % (self._prefixes[lane], owner.bytes)
+        return b"%sB%s" % (self._prefixes[lane], owner.bytes)
 
     def session_lane(self, owner: UUID, session: str) -> int:
         """Return the lane of all keys of a session."""

@@ -139,6 +139,8 @@ class ScriptCalls:
         self._planner = IndexPlanner(keys)
         # Most messages of a session have the same tags, so their keys and events are built once.
         self._common = lru_cache(4_096)(self._build_common)
+        self._beside_body = lru_cache(4_096)(self._build_beside_body)
+        self._worker_keys = lru_cache(4_096)(self._build_worker_keys)
 
     def omit_tags(self) -> None:
         """Leave out the index entries of declared tags from now on: see tag_index.py."""
@@ -387,15 +389,13 @@ class ScriptCalls:
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script, wrapped in commit.lua."""
         (keys, args), names, lease, ended, asked = call, self._keys, fence.lease, fence.ended, fence.requested
-        lane, kind, (trigger, shared) = lease.lane, lease.kind, (fence.cached.trigger, fence.cached.shared)
-        lease_key = names.lease(lane, kind)
+        trigger, shared = fence.cached.trigger, fence.cached.shared
+        lane = lease.lane
+        of_worker = self._worker_keys(lane, lease.kind)
+        lease_key = of_worker[0]
         return [
             *keys,
-            lease_key,
-            names.done(lane, kind),
-            names.low(lane, kind),
-            names.attempts(lane, kind),
-            names.dead_letters(lane, kind),
+            *of_worker,
             lease_key if ended is None else names.running(lane, ended.owner, ended.session),
             lease_key if asked is None else names.by_session(lane, asked.owner, asked.session, AGENT_CANCEL),
             lease_key if trigger is None else names.body(lane, trigger[0], trigger[1].bytes),
@@ -414,22 +414,29 @@ class ScriptCalls:
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
         """Return the first keys of the scripts that change a breadcrumb. The body comes first."""
         keys, owner, id = self._keys, crumb.owner_id, crumb.id.bytes
-        body = keys.body(lane, owner, id)
-        return [
-            body,
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            keys.history(lane, owner, id),
-            keys.updated(lane, owner),
-            *self._session_keys(lane, owner, crumb.session_id, body),
-        ]
+        before, after = self._beside_body(lane, owner.int, crumb.session_id)
+        return [keys.body(lane, owner, id), *before, keys.history(lane, owner, id), *after]
 
-    def _session_keys(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> list[bytes]:
-        if session is None:
-            return [placeholder, placeholder]
-        return [self._keys.session(lane, owner, session), self._keys.sessions(lane, owner)]
+    def _build_beside_body(
+        self, lane: int, owner: int, session: str | None
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Return the keys before and after the history that all breadcrumbs of a session have in common."""
+        keys, owner_id = self._keys, UUID(int=owner)
+        events, updated = keys.events(lane), keys.updated(lane, owner_id)
+        of_session = [events, events]  # placeholders
+        if session is not None:
+            of_session = [keys.session(lane, owner_id, session), keys.sessions(lane, owner_id)]
+        return (
+            [events, keys.clock(lane), keys.expiries(lane), keys.schemas(lane, owner_id)],
+            [updated, *of_session],
+        )
+
+    def _build_worker_keys(self, lane: int, kind: str) -> list[bytes]:
+        """Return the keys of a kind of worker in a lane, in the order of commit.lua."""
+        keys = self._keys
+        return [
+            build(lane, kind) for build in (keys.lease, keys.done, keys.low, keys.attempts, keys.dead_letters)
+        ]
 
     def _state_key(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> bytes:
         """Return the state key, or the placeholder if the key is not used.

@@ -4,7 +4,7 @@ An index entry of a tag takes 78 bytes and 5 µs per write. It is worth that if 
 Nearly all messages of a chat have the same tags, such as `user:message`. For the schemas below, such tags have no
 entries. A query by one of them reads the index of the schema and filters.
 
-A writer that leaves out an entry records tag and schema in the sorted set of unindexed tags of its lane (`U` in
+A writer that leaves out an entry records tag and schema in the sorted set of unindexed tags of its lane (`B` in
 keys.py). Readers use only that set, not this declaration. Results are therefore complete for data of every version of
 the declaration, and of versions that index all tags.
 """

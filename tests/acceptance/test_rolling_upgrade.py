@@ -1,7 +1,7 @@
 """Rolling upgrade: processes of commit 1bd9899 are replaced one by one by those of this version, under load.
 
-Both versions have data format 1, so they can share a store (docs/data-format.md). The old code runs with the
-dependencies of this version.
+Both versions can use data format 1, so they can share a store until it is raised (docs/data-format.md). The old code
+runs with the dependencies of this version.
 """
 
 from __future__ import annotations
@@ -213,6 +213,60 @@ def test_processes_of_two_versions_share_a_store_while_they_are_replaced_one_by_
         check=False,
     )
     assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_format_is_raised_when_all_processes_are_new(processes: Processes) -> None:
+    url, old_api = processes.serve(old=True)
+    old_builder = processes.start("build-contexts", old=True)
+    load = Load(url)
+    with load.running():
+        load.wait_for(5)
+        load.url, _ = processes.serve()
+        load.wait_for(5)
+    # Each version finds by tag what the other one wrote.
+    for api in (url, load.url):
+        assert _list_tagged(api, "user:message") == load.sent.keys()
+    assert "workers of an earlier version run" in _raise_format(processes)
+    processes.stop(old_builder)
+    processes.stop(old_api)
+    assert "raised to format 2" in _raise_format(processes)
+    with pytest.raises(AssertionError, match="this store has format 2"):
+        processes.serve(old=True)
+    assert _list_tagged(load.url, "user:message") == load.sent.keys()
+    new_url, _ = processes.serve()
+    load = Load(new_url)
+    with load.running():
+        load.wait_for(5)
+    assert load.sent.keys() < _list_tagged(new_url, "user:message")
+
+
+def _raise_format(processes: Processes) -> str:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "breadcrumbs",
+            "doctor",
+            "--fix",
+            "--only",
+            "layout",
+            "--redis",
+            processes.redis,
+        ],
+        cwd=processes.folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def _list_tagged(url: str, tag: str) -> set[str]:
+    reply = httpx.get(f"{url}/breadcrumbs", params={"tag": tag, "limit": 1_000}, trust_env=False, timeout=30)
+    assert reply.status_code == 200, reply.text
+    return {item["id"] for item in reply.json()}
 
 
 def _wait_for_answers(load: Load) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_version_of_a_server_its_store_and_its_workers_are_shown(url: str, tmp_path: Path) -> None:
     shown = json.loads(crumb(tmp_path, "version", "--server", "--url", url).stdout)
     assert shown["version"] == shown["server"]["version"] == __version__
-    assert shown["server"]["store"] == {"format": "1", "lanes": 5}
+    assert shown["server"]["store"] == {"format": "2", "lanes": 5}
     assert {worker["kind"] for worker in shown["server"]["workers"]} >= {"agents", "contexts"}
     assert shown["mismatches"] == []
     assert "server" not in json.loads(crumb(tmp_path, "version").stdout)

@@ -386,6 +386,21 @@ async def _titles(site: Site, **query: Any) -> list[str]:
     return [item["title"] for item in answer.json()]
 
 
+async def test_a_list_names_the_tags_that_have_no_index(site: Site) -> None:
+    tags = ["user:message", "workspace:Büro, 2", "topic:x", "session:s"]
+    await site.post(schema_name="user.message.v1", title="hello", tags=tags)
+
+    async def unindexed(**query: Any) -> str | None:
+        answer = await site.client.get("/breadcrumbs", params=query)
+        assert [item["title"] for item in answer.json()] == ["hello"]
+        return answer.headers.get("x-unindexed-tags")
+
+    assert await unindexed(tag="user:message") == "user:message"
+    assert await unindexed(tag=tags[:2]) == "user:message, workspace:B%C3%BCro%2C%202"
+    assert await unindexed(tag="topic:x") is None
+    assert await unindexed(tag="user:message", session_id="s") is None
+
+
 async def test_a_list_is_newest_first_without_contexts(site: Site) -> None:
     await _fill(site)
     answer = await site.client.get("/breadcrumbs")

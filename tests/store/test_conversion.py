@@ -170,8 +170,9 @@ async def test_updates_and_deletions_of_old_breadcrumbs_leave_no_entries(old: St
     for item in crumbs[:10]:
         await old.update(ALICE, item.id, change(tags=["topic:x"], schema_name=NOTE))
     assert [item.title for item in await everything(old, ALICE, Query(all_tags=("topic:x",)), limit=5)]
-    for item in crumbs:
-        await old.delete(ALICE, item.id)
+    late = await old.create(ALICE, crumb("late", tags=("workspace:docs",)))
+    for id in [item.id for item in crumbs] + [late.id]:
+        await old.delete(ALICE, id)
     for tag, lane in product(TAGS, range(old.lanes)):
         assert await old.connection.call(lane, b"ZCARD", old.keys.by_tag(lane, ALICE, tag)) == 0
     for lane in range(old.lanes):
