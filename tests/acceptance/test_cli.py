@@ -672,14 +672,19 @@ def test_no_color_and_json_apply_on_a_terminal(user: User) -> None:
 
 def imported_by(*command: str) -> set[str]:
     """Return the names of all modules that a command imports."""
-    listing = subprocess.run(
-        [sys.executable, "-X", "importtime", CRUMB, *command],
+    program = (
+        "import atexit, sys; from breadcrumbs.cli import main; "
+        "atexit.register(lambda: print(*(name for name, module in sys.modules.items() if module), file=sys.stderr)); "
+        "main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *command],
         check=True,
         capture_output=True,
         text=True,
         env=environment(),
-    ).stderr
-    return {line.rpartition("|")[2].strip() for line in listing.splitlines() if "|" in line}
+    )
+    return set(ended.stderr.split())
 
 
 def test_the_help_imports_no_heavy_packages() -> None:
