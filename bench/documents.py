@@ -321,8 +321,8 @@ def growth_plot(action: str, title: str, description: str) -> str:
     return chart(
         title,
         description,
-        Axis("messages in the session", *decades(lengths)),
-        Axis("p50, milliseconds", *decades(values)),
+        Axis("messages in the session (log scale)", *decades(lengths)),
+        Axis("p50, milliseconds (log scale)", *decades(values)),
         series,
     )
 
@@ -341,7 +341,7 @@ def balance_plot() -> str:
     return chart(
         "Balance: load of the hottest node, by the number of lanes",
         "Lines for 6, 12, 24 and 48 nodes. With more lanes, the hottest node comes closer to the average.",
-        Axis("lanes", 16, 1_024, text="{:,.0f}".format, marked=(16, 64, 256, 1_024)),
+        Axis("lanes (log scale)", 16, 1_024, text="{:,.0f}".format, marked=(16, 64, 256, 1_024)),
         Axis("hottest node, times the average", 0, max(2.0, -(-high // 2) * 2), logarithmic=False),
         series,
     )
@@ -361,8 +361,8 @@ def nodes_plot() -> str:
     return chart(
         "Nodes, by turns per second and number of lanes",
         "The smallest number of nodes that keeps the hottest node below the planned use of its core.",
-        Axis("turns per second", 100, found[-1]["turns_per_second"], text="{:,.0f}".format),
-        Axis("nodes", *decades(values)),
+        Axis("turns per second (log scale)", 100, found[-1]["turns_per_second"], text="{:,.0f}".format),
+        Axis("nodes (log scale)", *decades(values)),
         series,
     )
 

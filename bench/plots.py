@@ -157,7 +157,7 @@ def _apart(wanted: list[float]) -> list[float]:
     places = [0.0] * len(wanted)
     lowest = TOP - LABEL_DISTANCE + 4.0
     for number, index in enumerate(order):
-        last = HEIGHT - BOTTOM - room + number * LABEL_DISTANCE  # leaves room for the labels below
+        last = HEIGHT - BOTTOM - 16 - room + number * LABEL_DISTANCE  # leaves room for the labels below
         places[index] = lowest = max(lowest + LABEL_DISTANCE, min(wanted[index], last))
     return places
 
