@@ -45,16 +45,29 @@ class StandaloneConnection:
             raise to_store_error(error) from error
 
     async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
-        try:
-            replies = await self._link.call_all([to_command(command) for _, command in commands])
-        except (LinkLost, ReplyError) as error:  # a `ReplyError` here comes from the login
-            raise to_store_error(error) from error
-        # A script call usually fails because the server does not have the script. `run` loads it. Only scripts that may
-        # run twice are called here.
+        replies = await self._send_all([to_command(command) for _, command in commands])
+        # A script call usually fails because the server does not have the script. `run` loads it, and then the other
+        # calls of the script are sent together. Only scripts that may run twice are called here.
+        loaded: set[Script] = set()
+        again: list[int] = []
         for index, (lane, command) in enumerate(commands):
             if isinstance(replies[index], ReplyError) and isinstance(command, ScriptCall):
-                replies[index] = await self.run(lane, command.script, command.keys, command.args)
+                if command.script in loaded:
+                    again.append(index)
+                else:
+                    replies[index] = await self.run(lane, command.script, command.keys, command.args)
+                    loaded.add(command.script)
+        for index, reply in zip(
+            again, await self._send_all([to_command(commands[index][1]) for index in again]), strict=True
+        ):
+            replies[index] = reply
         return raise_first_error(replies)
+
+    async def _send_all(self, commands: list[Command]) -> list[Any]:
+        try:
+            return await self._link.call_all(commands)
+        except (LinkLost, ReplyError) as error:  # a `ReplyError` here comes from the login
+            raise to_store_error(error) from error
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         try:

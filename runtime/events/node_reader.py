@@ -97,7 +97,7 @@ class NodeReader:
             try:
                 await self._hold_subscriptions()
             except StoreUnavailable as error:
-                _log.debug("announcements of events lost, retrying", error=str(error), wait=wait)
+                log_store_error(_log, "announcements of events lost, retrying", error, wait=wait)
             except StoreError as error:
                 if not refused:
                     log_store_error(_log, "server refuses announcements, reading the event logs", error)

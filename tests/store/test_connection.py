@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from breadcrumbs.runtime.backend.address import Address, parse_address
-from breadcrumbs.runtime.backend.connection import Script, to_store_error
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall, to_store_error
 from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.backend.standalone import StandaloneConnection
@@ -215,3 +215,23 @@ async def test_node_lanes_contain_one_lane_per_server(
     assert sorted(map(int, ports)) == sorted(node.port for node in cluster_server.primaries())
     await store.close()
     assert StandaloneConnection(parse_address(standalone_server.url), lanes=4).node_lanes() == [0]
+
+
+async def test_many_calls_of_a_script_that_is_not_loaded_take_few_round_trips(
+    standalone_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Store.open(standalone_server.url, lanes=256)
+    await store.connection.call(0, b"SCRIPT", b"FLUSH")
+    run, runs = store.connection.run, 0
+
+    async def counted(*args: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return await run(*args)
+
+    monkeypatch.setattr(store.connection, "run", counted)
+    script = Script("sizes")
+    calls = [(lane, ScriptCall(script, [b"%d" % lane], [])) for lane in range(256)]
+    assert await store.connection.call_all(calls) == [0] * 256
+    assert runs == 1
+    await store.close()

@@ -216,6 +216,66 @@ async def test_live_workers_are_determined_by_the_servers_clock(
 # Lanes
 
 
+async def test_taking_and_renewing_leases_needs_the_same_round_trips_with_256_lanes(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def round_trips(lanes: int) -> tuple[int, int]:
+        async with opened(embedded_server.url, lanes=lanes) as store:
+            worker = SteppedWorker(store, Recorder(store), "ann")
+            call_all, run = store.connection.call_all, store.connection.run
+            sent = 0
+
+            async def counted_call_all(commands: Sequence[Any]) -> list[Any]:
+                nonlocal sent
+                sent += bool(commands)
+                return await call_all(commands)
+
+            async def counted_run(*args: Any) -> Any:
+                nonlocal sent
+                sent += 1
+                return await run(*args)
+
+            monkeypatch.setattr(store.connection, "call_all", counted_call_all)
+            monkeypatch.setattr(store.connection, "run", counted_run)
+            await worker._lanes.take(range(lanes))
+            assert worker.lanes == list(range(lanes))
+            taking, sent = sent, 0
+            await worker._lanes.renew_all()
+            assert len(worker.lanes) == lanes
+            return taking, sent
+
+    await round_trips(1)  # loads the scripts
+    assert await round_trips(256) == await round_trips(2) == (2, 1)
+
+
+async def test_one_lost_lease_of_many_ends_only_its_lane(embedded_server: EmbeddedServer) -> None:
+    async with opened(embedded_server.url, lanes=256) as store:
+        worker = SteppedWorker(store, Recorder(store), "ann")
+        await worker._lanes.take(range(200))
+        await store.connection.call(7, b"DEL", store.keys.lease(7, Recorder.kind))
+        assert await Leases(store, Recorder.kind, "ben", seconds=60).take(7) is not None
+        other = await Leases(store, Recorder.kind, "ben", seconds=60).take_all([3, 250])
+        assert [lease.lane for lease in other] == [250]
+        await worker._lanes.renew_all()
+        assert worker.lanes == [lane for lane in range(200) if lane != 7]
+
+
+async def test_a_worker_takes_256_lanes_of_a_dead_one_and_handles_their_events(
+    embedded_server: EmbeddedServer,
+) -> None:
+    async with opened(embedded_server.url, lanes=256) as store:
+        chat = Chat(store)
+        dead = Leases(store, Recorder.kind, "dead", seconds=1.0)
+        assert len(await dead.take_all(range(256))) == 256
+        for number in range(20):
+            await chat.say(f"s{number}", "hello")
+        worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=2)
+        async with running(worker):
+            await eventually(lambda: taken(worker, 256), "lanes are missing")
+            for number in range(20):
+                await eventually(lambda number=number: all_done(chat, f"s{number}", 1), "no answer")
+
+
 async def test_three_workers_share_sixteen_lanes_evenly_and_a_new_one_gets_its_share(
     embedded_server: EmbeddedServer,
 ) -> None:
