@@ -168,7 +168,9 @@ class SessionStore:
         """
         keys, connection = self._store.keys, self._store.connection
         indexes = [
-            Index(lane, keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user))
+            Index(
+                lane, keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user)
+            )
             for lane in range(self._store.lanes)
         ]
         merge = Merge(
