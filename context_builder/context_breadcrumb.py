@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS, SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.breadcrumb.ttl import TtlConfig
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.placement import derive_id_beside
@@ -60,15 +62,21 @@ def context_breadcrumb(
         context["trigger_schema_name"] = trigger.schema_name
     if hops := _count_hops(trigger):
         context["hops"] = hops
-    fields: dict[str, Any] = {
-        "schema_name": config.output.schema_name,
-        "title": f"Context for {config.consumer_id}",
-        "tags": _context_tags(config, inherited_tags(trigger.tags, inherited)),
-        "context": context,
-    }
+    # Without validation: the fields come from a valid config, and the tags from a stored breadcrumb.
+    new = BreadcrumbCreate.model_construct(
+        schema_name=config.output.schema_name,
+        title=f"Context for {config.consumer_id}",
+        tags=_context_tags(config, inherited_tags(trigger.tags, inherited)),
+        context=context,
+    )
     if config.output.ttl_seconds is not None:
-        fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
-    return BreadcrumbCreate.parse(fields)
+        new.ttl_type, new.ttl_config = "duration", _duration(config.output.ttl_seconds)
+    return new
+
+
+@lru_cache(64)
+def _duration(seconds: int) -> TtlConfig:
+    return TtlConfig(duration_seconds=seconds)
 
 
 def _context_tags(config: ContextConfig, inherited: Sequence[str]) -> list[str]:
