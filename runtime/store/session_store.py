@@ -27,6 +27,10 @@ from breadcrumbs.runtime.store.store import Store
 
 _IDENTITY_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone", b"after")
 _USER_FIELDS: Final = (USER_ID, BEGAN_BY)
+_NAMES_PER_LANE: Final = 8
+"""Names that a list reads from each lane, in addition to twice its share of the page."""
+_LOWEST: Final = (-1, b"")
+"""Comes after all entries of a list of sessions."""
 _STAMP_BYTES: Final = 17  # a stored value of the state begins with a time of 16 digits and a space
 
 
@@ -165,23 +169,44 @@ class SessionStore:
         other users.
         """
         keys, lanes = self._store.keys, range(self._store.lanes)
+        lists = [
+            keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user)
+            for lane in lanes
+        ]
+        # The sessions are spread over the lanes, so a small part of each list is usually enough.
+        for piece in (_NAMES_PER_LANE + 2 * count // len(lanes), count + 1):
+            found, bound = await self._read_lists(lists, after, min(piece, count + 1))
+            following = sorted(
+                (entry for entry in found if entry >= bound and (after is None or entry < after)),
+                reverse=True,
+            )
+            if len(following) > count or bound == _LOWEST:
+                break
+        return NamePage(following[:count], len(following) > count)
 
-        def command(lane: int, highest: bytes | int, lowest: bytes | int, *limit: bytes | int) -> Any:
-            key = keys.sessions(lane, owner) if user is None else keys.sessions_of_user(lane, owner, user)
-            return (lane, (b"ZREVRANGEBYSCORE", key, highest, lowest, b"WITHSCORES", *limit))
-
+    async def _read_lists(
+        self, lists: list[bytes], after: tuple[int, bytes] | None, count: int
+    ) -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
+        """Return the next names of each lane, and the entry down to which these are all."""
         highest = b"+inf" if after is None else b"(%d" % after[0]
-        commands = [command(lane, highest, b"-inf", b"LIMIT", 0, count + 1) for lane in lanes]
+        commands: list[tuple[int, Command]] = [
+            (lane, (b"ZREVRANGEBYSCORE", key, highest, b"-inf", b"WITHSCORES", b"LIMIT", 0, count))
+            for lane, key in enumerate(lists)
+        ]
         if after is not None:
             # Also all sessions that were active in the same microsecond: an import can write many of them.
-            commands += [command(lane, after[0], after[0]) for lane in lanes]
-        found = [
-            (int(float(score)), name)
-            for flat in await self._store.connection.call_all(commands)
-            for name, score in zip(flat[::2], flat[1::2], strict=True)
-        ]
-        following = sorted((entry for entry in found if after is None or entry < after), reverse=True)
-        return NamePage(following[:count], len(following) > count)
+            commands += [
+                (lane, (b"ZREVRANGEBYSCORE", key, after[0], after[0], b"WITHSCORES"))
+                for lane, key in enumerate(lists)
+            ]
+        found: list[tuple[int, bytes]] = []
+        bound = _LOWEST
+        for number, flat in enumerate(await self._store.connection.call_all(commands)):
+            entries = [(int(float(score)), name) for name, score in zip(flat[::2], flat[1::2], strict=True)]
+            found += entries
+            if number < len(lists) and len(entries) == count:
+                bound = max(bound, entries[-1])
+        return found, bound
 
     async def update_user_indexes(self, owner: UUID) -> bool:
         """Bring the lists of users up to date. Return whether they are complete. See session_users.py."""
