@@ -273,6 +273,20 @@ async def test_owners_have_separate_indexes(store: Store) -> None:
     assert await listed(store, "ann") == ["a"]
 
 
+@pytest.mark.parametrize("limit", [1, 5, 30, 100])
+async def test_sessions_of_one_lane_are_listed_completely(store: Store, limit: int) -> None:
+    """A list reads a part of each lane first. All new sessions can be in one lane, or have the same time."""
+    in_lane = [f"s{n}" for n in range(400) if store.keys.session_lane(OWNER, f"s{n}") == 1][:60]
+    others = [f"s{n}" for n in range(400) if store.keys.session_lane(OWNER, f"s{n}") != 1][:60]
+    for session in (*others, *in_lane[:40]):
+        await store.create(OWNER, message(session, "ann"))
+    for session in in_lane[40:]:
+        await import_at(store, session, 5)
+    expected = [*reversed(in_lane[:40]), *reversed(others), *sorted(in_lane[40:], reverse=True)]
+    assert await listed(store, "ann", limit=limit) == expected
+    assert await listed(store, "ann", limit=limit, indexed=False) == expected
+
+
 async def test_doctor_finds_and_repairs_wrong_indexes(store: Store) -> None:
     for session in ("a", "b"):
         await store.create(OWNER, message(session, "ann"))
