@@ -71,7 +71,8 @@ class StandaloneConnection:
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         try:
-            return await self._link.call(ScriptCall(script, keys, args).command)
+            # The same command as `ScriptCall.command`, without the object: every write passes here.
+            return await self._link.call((b"EVALSHA", script.sha, len(keys), *keys, *args))
         except (LinkLost, ReplyError) as error:
             if isinstance(error, LinkLost) or error.code != "NOSCRIPT":
                 raise to_store_error(error) from error
