@@ -6,6 +6,7 @@ Unknown fields of a selector are an error, because a misspelt filter would match
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -165,9 +166,9 @@ class AgentDefinition(BaseModel):
             raise ValueError('adk needs "kind": "adk"')
         return self
 
-    @property
+    @cached_property
     def triggers(self) -> tuple[AgentSelector, ...]:
-        """The selectors that start a turn."""
+        """The selectors that start a turn. Every event is compared with them."""
         return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
 
     @property

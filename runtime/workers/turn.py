@@ -56,8 +56,7 @@ class Turn:
     dead_letter: bytes = b""
     """Dead letter (JSON) to store with the acknowledgement. Set when the turn has failed and is not retried."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    next_attempt: anyio.Event = field(default_factory=anyio.Event)
-    """Set to end the pause before the next attempt."""
+    _next_attempt: anyio.Event | None = field(default=None, init=False)
     commits: bool = False
     """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
     requested_at: int = 0
@@ -68,6 +67,13 @@ class Turn:
     """Read everything from the store, because inputs from the memory were outdated."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
+
+    @property
+    def next_attempt(self) -> anyio.Event:
+        """Set to end the pause before the next attempt. Created on first use: most turns have no pause."""
+        if self._next_attempt is None:
+            self._next_attempt = anyio.Event()
+        return self._next_attempt
 
     @property
     def is_first(self) -> bool:
