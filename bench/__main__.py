@@ -129,6 +129,7 @@ class Results:
         self._values: dict[str, float] = {}
         self._not_measured: dict[str, str] = {}
         self._numbers: dict[str, Any] = {}
+        self._notes: dict[str, str] = {}
         self._began = time.monotonic()
         self.failed = False
 
@@ -155,6 +156,8 @@ class Results:
                 continue
             self._values |= measured.values
             self._numbers[name] = measured.numbers
+            if measured.note:
+                self._notes |= dict.fromkeys(keys, f" ({measured.note})")
             for key, value in measured.values.items():
                 target = TARGETS[key]
                 self._say(f"      {target.title}: {target.form.format(value)} (bound: {target.bound()})")
@@ -194,7 +197,9 @@ class Results:
                     "reference": target.reference,
                     "bound": target.bound(),
                     "value": value,
-                    "text": "not measured" if value is None else target.form.format(value),
+                    "text": "not measured"
+                    if value is None
+                    else target.form.format(value) + self._notes.get(key, ""),
                     "state": state,
                     "reason": self._not_measured.get(key),
                 }

@@ -24,10 +24,10 @@ CONNECTIONS = 50
 
 async def sessions_of_a_user(quick: bool) -> Found:
     """Compare the list of the sessions of a user with the list of all sessions."""
-    sessions, rounds = (1_000, 9) if quick else (SESSIONS, 31)
+    rounds = 9 if quick else 31
     with embedded() as server, crumb("serve", "--redis", server.url, "--port", "0") as running:
         documents = [
-            {"id": f"chat-{number}", "user_id": f"user-{number % USERS}"} for number in range(sessions)
+            {"id": f"chat-{number}", "user_id": f"user-{number % USERS}"} for number in range(SESSIONS)
         ]
         requests = [http.post("/sessions", document) for document in documents]
         loaded: Any = running
