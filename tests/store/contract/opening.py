@@ -8,6 +8,7 @@ import pytest
 
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StartupError, StoreReplaced
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from tests.store.contract.base import ALICE, Contract, Opener, crumb, everything, titles
 from tests.store.keyspace import keyspace
 
@@ -44,7 +45,7 @@ class Opening(Contract):
     async def test_concurrent_first_opens_agree_on_the_lanes(self, opener: Opener) -> None:
         stores = await asyncio.gather(*(opener() for _ in range(10)))
         assert len({store.secret for store in stores}) == 1
-        assert {store.lanes for store in stores} == {16}
+        assert {store.lanes for store in stores} == {DEFAULT_LANES}
 
     @pytest.mark.parametrize("namespace", ["other", "b", "bc.", "x_y-z"])
     async def test_namespaces_on_one_server_are_separate(self, opener: Opener, namespace: str) -> None:
