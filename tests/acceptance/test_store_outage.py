@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from tests.support.commands import ask
 from tests.support.logs import LoggedProcess, logged, scrape, until, value
 from tests.support.servers import Server
@@ -75,22 +76,24 @@ def test_the_takeover_of_lanes_names_the_worker_that_died(redis: Server, tmp_pat
         first = start(stack, tmp_path, redis, "run-agents")
         second = start(stack, tmp_path, redis, "run-agents")
         (ready,) = first.lines("worker ready")
-        assert ready["lanes"] == 16 and ready["worker"] == first.ready["worker"]
+        assert ready["lanes"] == DEFAULT_LANES and ready["worker"] == first.ready["worker"]
         assert not first.lines("lanes taken over")  # a first start takes lanes from nobody
-        until(lambda: _held_lanes(redis, first) == 8, lambda: f"not balanced:\n{second.text}")
+        until(
+            lambda: _held_lanes(redis, first) == DEFAULT_LANES // 2, lambda: f"not balanced:\n{second.text}"
+        )
         assert not second.lines("lanes taken over")  # the first worker released them
 
         first.process.kill()
         (died,) = second.wait_for("worker died")
-        assert died["worker"] == first.ready["worker"] and died["freed_lanes"] == 8
+        assert died["worker"] == first.ready["worker"] and died["freed_lanes"] == DEFAULT_LANES // 2
         until(
-            lambda: sum(line["count"] for line in second.lines("lanes taken over")) >= 8,
+            lambda: sum(line["count"] for line in second.lines("lanes taken over")) >= DEFAULT_LANES // 2,
             lambda: second.text,
         )
         taken = second.lines("lanes taken over")
         assert {line["taken_from"] for line in taken} == {first.ready["worker"]}
         lanes = [lane for line in taken for lane in line["lanes"]]
-        assert len(lanes) == len(set(lanes)) == 8
+        assert len(lanes) == len(set(lanes)) == DEFAULT_LANES // 2
         second.process.terminate()
         (drained,) = second.wait_for("worker drained")
         assert drained["kind"] == "agents" and drained["unreleased_lanes"] == 0

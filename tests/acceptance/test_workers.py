@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from tests.acceptance.test_cli import on_a_terminal
 from tests.support.commands import CRUMB, ask, environment, server
 from tests.support.servers import Server, free_port
@@ -129,12 +130,12 @@ def test_a_restarted_runner_takes_its_lanes_soon_after_its_start(installation: I
     """The leases and the heartbeat of the killed one last for minutes."""
     killed, _ = installation.start("run-agents", "--name", "one", CRUMB_LEASE_SECONDS="300")
     # A worker that dies before others have seen its connection keeps its lanes until its leases end.
-    until(lambda: _held(installation, "one") == 16, "the lanes were not taken at first")
+    until(lambda: _held(installation, "one") == DEFAULT_LANES, "the lanes were not taken at first")
     time.sleep(1)
     killed.kill()
     killed.wait()
     installation.start("run-agents", "--name", "one", CRUMB_LEASE_SECONDS="300")
-    took = until(lambda: _held(installation, "one") == 16, "the lanes were not taken")
+    took = until(lambda: _held(installation, "one") == DEFAULT_LANES, "the lanes were not taken")
     assert took < 30
 
 
@@ -196,7 +197,7 @@ def test_draining_under_load_loses_and_duplicates_nothing(installation: Installa
         triggers = [answer["context"]["trigger_id"] for answer in answers(session)]
         assert len(triggers) == len(set(triggers)) == count, f"{session} has a duplicate"
     (staying,) = installation.workers("staying")
-    assert staying["lane_count"] == 16
+    assert staying["lane_count"] == DEFAULT_LANES
 
 
 def test_drain_of_unknown_ended_and_last_workers(installation: Installation) -> None:

@@ -273,7 +273,7 @@ async def test_a_worker_takes_256_lanes_of_a_dead_one_and_handles_their_events(
         async with running(worker):
             await eventually(lambda: taken(worker, 256), "lanes are missing")
             for number in range(20):
-                await eventually(lambda number=number: all_done(chat, f"s{number}", 1), "no answer")
+                await eventually(partial(all_done, chat, f"s{number}", 1), "no answer")
 
 
 async def test_three_workers_share_sixteen_lanes_evenly_and_a_new_one_gets_its_share(

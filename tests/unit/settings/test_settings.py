@@ -189,7 +189,7 @@ def test_the_example_file_lists_every_setting() -> None:
 def test_the_commented_settings_of_the_example_are_valid() -> None:
     live = re.sub(r"^# (?=\[|\w+ = )", "", EXAMPLE.read_text("utf-8"), flags=re.MULTILINE)
     settings = Settings(**tomllib.loads(live))
-    assert len(settings.api_keys) == 1 and settings.lanes == 16 and settings.redis
+    assert len(settings.api_keys) == 1 and settings.lanes == 64 and settings.redis
     assert settings.models["endpoints"]["local"]["key_env"] == "LOCAL_MODEL_KEY"
 
 
