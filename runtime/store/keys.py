@@ -50,7 +50,7 @@ Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per owner, in one lane
     v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py;
-                                              absent until one is written
+                                              expires by itself
 Per lane, other keys
     e                                stream   events; the id is `<time>-0`, with the same times as the scores
     m                                string   trim mark: events up to this time can have been removed

@@ -26,6 +26,8 @@ from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.telemetry import metrics
 
 _TTL_SECONDS: Final = 1.0
+_KEPT_SECONDS: Final = 60
+"""Expiry of the version key. It is longer than the TTL: nothing that was cached before the last write is used then."""
 _MAX_ENTRIES: Final = 1_024
 _MAX_JSON_BYTES: Final = 65_536  # larger results are not cached, as in write_cache.py
 
@@ -95,6 +97,7 @@ async def note_shared_write(connection: Connection, keys: Keys, owner: UUID) -> 
     """
     lane = keys.shared_lane(owner)
     try:
-        await connection.call(lane, b"SET", keys.shared(lane, owner), secrets.token_bytes(8))
+        key, version = keys.shared(lane, owner), secrets.token_bytes(8)
+        await connection.call(lane, b"SET", key, version, b"EX", _KEPT_SECONDS)
     except StoreError:
         pass
