@@ -220,7 +220,7 @@ async def happen(world: World, kind: int, session: str) -> None:
         case 13:
             limited = {"ttl_type": "usage", "ttl_config": {"max_reads": 1}}
             brief = {"ttl_type": "duration", "ttl_config": {"duration_seconds": 1_000}}
-            fields = rng.choice((limited, brief))
+            fields: Any = rng.choice((limited, brief))
             found = await world.post(session, schema_name=MESSAGE, **fields)
             await world.read_events()
             await world.compare()
