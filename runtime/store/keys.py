@@ -58,8 +58,8 @@ Per session
 Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per owner, in one lane
-    v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py
-                                              (expires by itself)
+    v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py;
+                                              expires by itself
 Per lane, other keys
     e                                stream   events; the id is `<time>-0`, with the same times as the scores. They are
                                               announced on the sharded Pub/Sub channel of the same name

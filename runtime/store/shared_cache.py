@@ -26,7 +26,8 @@ from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.telemetry import metrics
 
 _TTL_SECONDS: Final = 1.0
-_VERSION_SECONDS: Final = 60  # no cached result is older than its TTL, so the key can expire soon after the last write
+_KEPT_SECONDS: Final = 60
+"""Expiry of the version key. It is longer than the TTL: nothing that was cached before the last write is used then."""
 _MAX_ENTRIES: Final = 1_024
 _MAX_JSON_BYTES: Final = 65_536  # larger results are not cached, as in write_cache.py
 
@@ -96,7 +97,7 @@ async def note_shared_write(connection: Connection, keys: Keys, owner: UUID) -> 
     """
     lane = keys.shared_lane(owner)
     try:
-        version = secrets.token_bytes(8)
-        await connection.call(lane, b"SET", keys.shared(lane, owner), version, b"EX", _VERSION_SECONDS)
+        key, version = keys.shared(lane, owner), secrets.token_bytes(8)
+        await connection.call(lane, b"SET", key, version, b"EX", _KEPT_SECONDS)
     except StoreError:
         pass

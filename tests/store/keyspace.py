@@ -20,14 +20,14 @@ _LANE = re.compile(rb"[^{]*\{L(\d+)\}(.)", re.DOTALL)
 async def keyspace(store: Store) -> Keyspace:
     """Every key of the server, of all nodes and all namespaces, with its type and its value.
 
-    The markers of the identity are left out. They are metadata, and only a cluster has them. The version keys of
-    shared_cache.py are left out too. They expire by themselves.
+    The markers of the identity are left out. They are metadata, and only a cluster has them. The version keys of shared
+    breadcrumbs are left out too. They have no data, change with each write and expire by themselves.
     """
     found: Keyspace = {}
     keys: set[bytes] = set()
     for lane in store.connection.node_lanes():
         keys.update(await store.connection.call(lane, b"KEYS", b"*"))
-    for key in sorted(key for key in keys if kind_of(key) not in "Iv"):
+    for key in sorted(key for key in keys if kind_of(key) not in ("I", "v")):
         lane = lane_of(key)
         kind = (await store.connection.call(lane, b"TYPE", key)).decode()
         match kind:

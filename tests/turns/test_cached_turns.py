@@ -117,8 +117,14 @@ async def test_a_context_that_was_deleted_before_its_turn_is_not_answered(room: 
 
 
 @pytest.mark.parametrize("writer", ["this process", "another process"])
-async def test_a_shared_breadcrumb_is_visible_in_the_next_message(room: Room, writer: str) -> None:
+@pytest.mark.parametrize("servers", ["one", "several"])
+async def test_a_shared_breadcrumb_is_visible_in_the_next_message(
+    room: Room, writer: str, servers: str
+) -> None:
     store = room.store if writer == "this process" else room.other
+    room.store.is_one_server = (
+        servers == "one"
+    )  # on a cluster, the turn reads the version instead of the commit
     first = await room.catalog(store, "first")
     for change in ("first", "edited", "replaced", "edited again", None):
         match change:

@@ -210,7 +210,8 @@ async def happen(world: World, kind: int, session: str) -> None:
             world.last.clear()
             await world.post(session)
         case 12 if rng.random() < 0.5 and crumb is not None:
-            old = replace(crumb, id=uuid4(), created=crumb.created - rng.randint(1, 5_000))
+            age = rng.choice((rng.randint(1, 5_000), 1_000_000_000))
+            old = replace(crumb, id=uuid4(), created=crumb.created - age)
             await world.other.restore(old, [])
             world.crumbs[session].append(old)
         case 12 if crumb is not None:
@@ -219,7 +220,7 @@ async def happen(world: World, kind: int, session: str) -> None:
         case 13:
             limited = {"ttl_type": "usage", "ttl_config": {"max_reads": 1}}
             brief = {"ttl_type": "duration", "ttl_config": {"duration_seconds": 1_000}}
-            fields = rng.choice((limited, brief))
+            fields: Any = rng.choice((limited, brief))
             found = await world.post(session, schema_name=MESSAGE, **fields)
             await world.read_events()
             await world.compare()
@@ -335,9 +336,9 @@ def _ignore(operation: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Session, "apply", lambda self, event: event.operation == operation or apply(self, event))
 
 
-def _treat_imports_as_new(patch: pytest.MonkeyPatch) -> None:
+def _ignore_imports(patch: pytest.MonkeyPatch) -> None:
     apply = _Session.apply
-    patch.setattr(_Session, "apply", lambda self, event: apply(self, replace(event, imported=False)))
+    patch.setattr(_Session, "apply", lambda self, event: event.imported or apply(self, event))
 
 
 def _keep_facts(patch: pytest.MonkeyPatch) -> None:
@@ -396,7 +397,7 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "new breadcrumbs": partial(_ignore, "created"),
     "new versions": partial(_ignore, "updated"),
     "deletions": partial(_ignore, "deleted"),
-    "imports": _treat_imports_as_new,
+    "imports": _ignore_imports,
     "facts": _keep_facts,
     "commits": _forget_commits,
     "lost replies": _ignore_lost_replies,

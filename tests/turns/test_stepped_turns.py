@@ -86,12 +86,12 @@ async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
         yield process
 
 
-async def test_each_hop_from_a_message_to_its_answer_takes_two_round_trips(process: Process) -> None:
-    """One read and one commit for the context, and the same for the answer."""
+async def test_each_hop_from_a_message_to_its_answer_takes_one_round_trip(process: Process) -> None:
+    """The commit of the context, and the commit of the answer. The session cache has the inputs of both."""
     await process.chat.say("s", "second")
     for worker in (process.builder, process.runner):
         await worker.read()
-        assert await worker.begin(0).finish(PATIENCE) == 2
+        assert await worker.begin(0).finish(PATIENCE) == 1
     assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
 
 
@@ -106,7 +106,6 @@ async def test_two_contexts_for_one_message_are_answered_by_both_agents(
         await process.builder.read()
         building = process.builder.begin(0)
         await building.settle(PATIENCE)
-        await building.step(patience=PATIENCE)
         await building.step(patience=PATIENCE)
         assert building.asked  # the first context is written, the second is not
         await process.runner.read()
@@ -123,7 +122,6 @@ async def test_an_answer_committed_during_the_next_turn_is_in_its_context(proces
     await process.runner.read()
     answering = process.runner.begin(0)
     await answering.settle(PATIENCE)
-    await answering.step(patience=PATIENCE)
     assert answering.asked  # the answer is ready, and not yet written
     await process.chat.say("s", "third")
     await process.build_all()
@@ -200,8 +198,8 @@ async def test_a_second_attempt_reads_again(process: Process, monkeypatch: pytes
     monkeypatch.setattr(builder, "_build", fails_once)
     await process.chat.say("s", "second")
     await process.builder.read()
-    # The read, the failure, the mark of the second attempt, its read, the commit, and the end of the mark.
-    assert await process.builder.begin(0).finish(PATIENCE) == 6
+    # The failure with cached inputs, the mark of the second attempt, its read, the commit, and the end of the mark.
+    assert await process.builder.begin(0).finish(PATIENCE) == 5
 
 
 async def test_a_message_that_expires_before_its_turn_begins_is_not_answered(
