@@ -30,6 +30,9 @@ _STEP_SESSIONS: Final = 2_000
 _MAX_STEPS: Final = 3
 """Steps that one request makes. The indexes of a large store are complete after several requests."""
 
+_FIRST_MESSAGES: Final = 32
+"""First messages that are read at a time."""
+
 _PENDING: Final = Script("users_pending")
 _INDEX: Final = Script("users_index")
 
@@ -42,8 +45,8 @@ class _Pending(NamedTuple):
     """None: there was no mark."""
     until: bytes = b""
     """The time up to which these are all."""
-    entries: Sequence[tuple[bytes, bytes, bytes | None, bytes | None, bytes | None]] = ()
-    """Name, score, stored user, stored user that began it, and the field `after` of the session."""
+    entries: Sequence[tuple[bytes, bytes, bytes | None, bytes | None]] = ()
+    """Name, score, stored user, and stored user that began it."""
 
 
 async def update_user_indexes(store: Store, owner: UUID) -> bool:
@@ -77,7 +80,7 @@ def _pending_call(store: Store, owner: UUID, lane: int, count: int) -> ScriptCal
     return ScriptCall(
         _PENDING,
         [keys.sessions(lane, owner), keys.users_mark(lane, owner), keys.clock(lane)],
-        [count, keys.state(lane, owner, ""), keys.session(lane, owner, "")],
+        [count, keys.state(lane, owner, "")],
     )
 
 
@@ -85,7 +88,7 @@ def _decode(lane: int, reply: list[Any] | None) -> _Pending:
     if reply is None:
         return _Pending(lane, None)
     mark, until, *flat = reply
-    return _Pending(lane, mark, until, list(zip(*[iter(flat)] * 5, strict=True)))
+    return _Pending(lane, mark, until, list(zip(*[iter(flat)] * 4, strict=True)))
 
 
 async def _add(store: Store, owner: UUID, pending: _Pending) -> bool:
@@ -115,19 +118,18 @@ async def _users(store: Store, owner: UUID, pending: _Pending) -> list[str | Non
     """Return the users of sessions."""
     users: dict[bytes, str | None] = {}
     unknown: list[bytes] = []
-    for name, _, user_id, began_by, after in pending.entries:
-        if user_id is None and began_by is None and after is None:
-            unknown.append(name)  # an earlier version wrote it: its user is in its first message
+    for name, _, user_id, began_by in pending.entries:
+        if user_id is None and began_by is None:
+            unknown.append(name)  # an earlier version stored the user only in the first message
         else:
             about = decode_about(flatten_fields((USER_ID, BEGAN_BY), [user_id, began_by]))
             users[name] = session_user(about, 0, None)
-    if unknown:
-        request = FactsRequest(
-            owner, [name.decode() for name in unknown], first_message=True, with_state=False
-        )
-        facts = await read_facts(store, request)
-        for name, found in zip(unknown, facts, strict=True):
-            users[name] = None if found is None else found.user
+    # First messages can be large, so few are read at a time.
+    for start in range(0, len(unknown), _FIRST_MESSAGES):
+        batch = unknown[start : start + _FIRST_MESSAGES]
+        request = FactsRequest(owner, [name.decode() for name in batch], first_message=True, with_state=False)
+        for name, facts in zip(batch, await read_facts(store, request), strict=True):
+            users[name] = None if facts is None else facts.user
     return [users[name] for name, *_ in pending.entries]
 
 
@@ -138,17 +140,16 @@ async def is_missing(store: Store, lane: int, owner: UUID, session: str) -> bool
     """Return whether the index of its user should have a session, but does not have it."""
     keys, name = store.keys, session.encode()
     for _ in range(2):  # a session can change between two reads
-        mark, score, users, after = await store.connection.call_all(
+        mark, score, users = await store.connection.call_all(
             [
                 (lane, (b"GET", keys.users_mark(lane, owner))),
                 (lane, (b"ZSCORE", keys.sessions(lane, owner), name)),
                 (lane, (b"HMGET", keys.state(lane, owner, session), USER_ID, BEGAN_BY)),
-                (lane, (b"HGET", keys.session(lane, owner, session), b"after")),
             ]
         )
         if mark is None or score is None or float(score) > int(mark.partition(b" ")[0]):
             return False
-        (user,) = await _users(store, owner, _Pending(lane, mark, entries=[(name, score, *users, after)]))
+        (user,) = await _users(store, owner, _Pending(lane, mark, entries=[(name, score, *users)]))
         if user is None:
             return False
         indexed = await store.connection.call(lane, b"ZSCORE", keys.sessions_of_user(lane, owner, user), name)

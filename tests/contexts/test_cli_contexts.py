@@ -90,7 +90,8 @@ def filled(shell: Shell) -> Shell:
 
 @pytest.fixture
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "for_people", lambda as_json: not as_json)
+    for module in (contexts, audits):
+        monkeypatch.setattr(module, "for_people", lambda as_json: not as_json)
 
 
 # check

@@ -204,6 +204,20 @@ async def test_sessions_of_one_time_are_indexed_together(
     assert len(await indexed_names(store)) == 60
 
 
+async def test_sessions_from_the_future_do_not_hide_later_writes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_users, "_STEP_SESSIONS", 0)
+    for number in range(60):
+        await import_at(store, f"s{number}", store.now() + 10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr(session_users, "_MAX_STEPS", 1)
+        for number in range(8):
+            await update_user_indexes(store, OWNER)
+            await store.create(OWNER, message(f"later{number}", "ann"))
+    await check(store)
+
+
 async def test_a_write_needs_no_index_and_the_next_list_adds_it(store: Store) -> None:
     await store.create(OWNER, message("a", "ann"))
     assert await indexed_names(store) == set()
@@ -259,7 +273,6 @@ async def test_a_session_without_a_stored_user_belongs_to_the_user_of_its_first_
     await store.create(OWNER, message("a", "ann"))
     lane = store.keys.session_lane(OWNER, "a")
     await store.connection.call(lane, b"DEL", store.keys.state(lane, OWNER, "a"))
-    await store.connection.call(lane, b"HDEL", store.keys.session(lane, OWNER, "a"), b"after")
     assert await listed(store, "ann") == ["a"]
     assert await indexed_names(store) == {b"a"}
 
