@@ -57,14 +57,14 @@ class WorkerReport:
     waiting: int = 0
     """Number of events that it has read and not started."""
     state: Literal["running", "draining", "stopped"] = "running"
-    format: int = 1
+    format: int = int(FORMAT)
     """Newest data format that the worker reads. Older versions do not report it, and read format 1."""
     clock: int = 0
     """Time of the worker's own clock when it sent the report, in microseconds. 0: older versions do not report it."""
 
     def encode(self) -> bytes:
         """Return the stored form, of limited size, with the current time of this machine."""
-        return orjson.dumps(asdict(replace(self, format=int(FORMAT), clock=time.time_ns() // 1000)))
+        return orjson.dumps(asdict(replace(self, clock=time.time_ns() // 1000)))
 
     @classmethod
     def decode(cls, raw: bytes) -> WorkerReport:
@@ -73,7 +73,11 @@ class WorkerReport:
         known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         return cls(
             **known
-            | {"agents": tuple(document.get("agents", ())), "models": tuple(document.get("models", ()))}
+            | {
+                "agents": tuple(document.get("agents", ())),
+                "models": tuple(document.get("models", ())),
+                "format": document.get("format", 1),
+            }
         )
 
     def with_names(self, agents: Sequence[str], models: Sequence[str]) -> WorkerReport:

@@ -393,7 +393,8 @@ async def test_a_list_names_the_tags_that_have_no_index(site: Site) -> None:
     async def unindexed(**query: Any) -> str | None:
         answer = await site.client.get("/breadcrumbs", params=query)
         assert [item["title"] for item in answer.json()] == ["hello"]
-        return answer.headers.get("x-unindexed-tags")
+        named: str | None = answer.headers.get("x-unindexed-tags")
+        return named
 
     assert await unindexed(tag="user:message") == "user:message"
     assert await unindexed(tag=tags[:2]) == "user:message, workspace:B%C3%BCro%2C%202"

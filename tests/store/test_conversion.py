@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
 
+import orjson
 import pytest
 
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -17,6 +18,7 @@ from breadcrumbs.runtime.store.conversion import TagConversion, read_progress
 from breadcrumbs.runtime.store.formats import adopt_format, raise_format, raise_if_unused, read_format
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.tag_index import CHAT_SCHEMAS, is_indexed
+from breadcrumbs.runtime.store.worker_reports import WorkerReport
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 
 pytestmark = pytest.mark.anyio
@@ -202,7 +204,14 @@ async def test_a_store_is_not_raised_while_workers_of_an_earlier_version_run(old
     assert await read_format(old) == "1"
     finding = await check_layout(old, fix=True)
     assert await read_format(old) == "1" and "old-worker" in finding.message
-    await old.connection.call(lane, b"DEL", old.keys.workers(kind))
+    # A version that reports its workers, but not the format that they read.
+    report = orjson.loads(WorkerReport("named", "host", 1, "0.1", 0, 60.0).encode())
+    del report["format"]
+    stored = b"%d %s" % (old.now(), orjson.dumps(report))
+    await old.connection.call(lane, b"HSET", old.keys.worker_reports(kind), "old-worker", stored)
+    finding = await check_layout(old, fix=True)
+    assert await read_format(old) == "1" and "named" in finding.message
+    await old.connection.call(lane, b"DEL", old.keys.workers(kind), old.keys.worker_reports(kind))
     finding = await check_layout(old)
     assert await read_format(old) == "1" and "crumb doctor --fix" in (finding.advice or "")
     finding = await check_layout(old, fix=True)
