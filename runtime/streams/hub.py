@@ -39,9 +39,6 @@ from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
 from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 
-_IDLE_SECONDS: Final = 5.0
-"""Time that the hub reads on after its last client. A client that waits for each answer (`?wait=`) comes again soon,
-and to start reading takes a new connection and several round trips."""
 _BATCH_EVENTS: Final = 64
 """Maximum number of events whose breadcrumbs are loaded at a time."""
 _MAX_BYTES_AT_ONCE: Final = MAX_QUEUED_BYTES // 4
@@ -67,8 +64,7 @@ class EventHub:
         self._closed = False
         self._positions = PositionCodec(store.secret, len(self._position))
         self._pacer = Pacer()
-        self._subscribers = Subscribers(on_empty=self._stop_later)
-        self._stopping: asyncio.TimerHandle | None = None
+        self._subscribers = Subscribers(on_empty=self._cancel_tasks)
         self._joins = AnswerJoins(store, self._subscribers)
         self._conditions = ConditionQueues(self._subscribers, self._pacer)
         self._replayer = Replayer(store, self.log, self._pacer)
@@ -88,8 +84,6 @@ class EventHub:
         self.end_streams()
         tasks = self._tasks
         self._cancel_tasks()
-        if self._stopping is not None:
-            self._stopping.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._joins.close()
         await self._conditions.close()
@@ -173,16 +167,6 @@ class EventHub:
                 asyncio.create_task(self._follow_events()),
                 asyncio.create_task(deltas.listen(self._store, self._joins.deliver)),
             ]
-
-    def _stop_later(self) -> None:
-        """Stop reading if no client comes within a few seconds."""
-        if self._stopping is not None:
-            self._stopping.cancel()
-        self._stopping = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop_if_idle)
-
-    def _stop_if_idle(self) -> None:
-        if not self.clients:
-            self._cancel_tasks()
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:

@@ -15,6 +15,7 @@ from breadcrumbs.runtime.backend.address import Address, parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import LinkClosed, LinkLost, Multiplexer, ReplyError, SendAll
 from breadcrumbs.runtime.errors import StoreReplaced
+from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 from tests.support.servers import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -562,3 +563,32 @@ async def test_a_recheck_right_after_a_verification_is_not_skipped() -> None:
         with pytest.raises(StoreReplaced):
             await calling
         assert b"SET" not in server.seen
+
+
+# Durations
+
+
+async def test_the_commands_of_a_write_are_recorded_together_when_the_last_reply_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded: list[tuple[float, int]] = []
+    monkeypatch.setattr(STORE_CALLS, "record", lambda seconds, commands: recorded.append((seconds, commands)))
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for _ in commands(reader):
+            await asyncio.sleep(0.02)
+            writer.write(b"+OK\r\n")
+
+    async with Scripted(slow) as scripted, linked(scripted.address) as link:
+        await asyncio.gather(*(link.call((b"SET", b"a", b"1")) for _ in range(3)))
+        await link.call((b"GET", b"a"))
+        assert [number for _, number in recorded] == [3, 1]
+        assert recorded[0][0] >= 0.06 and recorded[1][0] >= 0.02
+
+
+async def test_commands_that_wait_on_the_server_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[tuple[float, int]] = []
+    monkeypatch.setattr(STORE_CALLS, "record", lambda seconds, commands: recorded.append((seconds, commands)))
+    async with Scripted(echo) as scripted, linked(scripted.address, blocking=True) as link:
+        await link.call((b"ECHO", b"a"))
+    assert recorded == []
