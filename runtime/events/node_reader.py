@@ -64,6 +64,9 @@ class NodeReader:
         """Announced events that were not taken, each with the time before it."""
         self._unread: set[int] = set()
         """Lanes whose logs must be read: their subscription has begun, or an announcement was lost."""
+        self._unconfirmed: set[int] = set()
+        """Lanes whose subscription the server has not confirmed."""
+        self._reading = False
         self._wake = asyncio.Event()
         # asyncio tasks without a task group, because one follower starts them and another can end them.
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._read_logs())]
@@ -72,11 +75,12 @@ class NodeReader:
         """Read a lane from its position."""
         self.lanes[number] = lane
         if self._channels is not None:
-            self._channels.subscribe(self._log.channel(number))
+            self._subscribe(self._channels, number)
 
     def remove(self, number: int) -> None:
         """End reading a lane."""
         del self.lanes[number]
+        self._unconfirmed.discard(number)
         if self._channels is not None:
             self._channels.unsubscribe(self._log.channel(number))
 
@@ -114,16 +118,22 @@ class NodeReader:
         channels = await self._connection.open_channels(next(iter(self.lanes)), self._hear)
         try:
             for number in self.lanes:
-                channels.subscribe(self._log.channel(number))
+                self._subscribe(channels, number)
             self._channels = channels
             await channels.wait_lost()
         finally:
             self._channels = None
+            self._unconfirmed.clear()
             self._wake.set()  # the logs are read more often now
             channels.close()
 
+    def _subscribe(self, channels: LaneChannels, number: int) -> None:
+        self._unconfirmed.add(number)
+        channels.subscribe(self._log.channel(number))
+
     def _hear(self, channel: bytes, message: bytes | None) -> None:
         if message is None:
+            self._unconfirmed.discard(self._log.lane_of(channel))
             self._read_soon(self._log.lane_of(channel))  # events before the subscription
             return
         try:
@@ -147,14 +157,17 @@ class NodeReader:
             lane = self.lanes.get(event.lane)
             if lane is None or event.at <= lane.position:
                 continue
-            if before <= lane.position:
+            # While logs are read, or wait to be read, all new events come from the logs. Events of different lanes then
+            # keep the order of their times.
+            if before <= lane.position and not (self._unread or self._unconfirmed or self._reading):
                 lane.take(event, direct=direct)
             else:
                 self._read_soon(event.lane)
 
     def _read_soon(self, number: int) -> None:
         self._unread.add(number)
-        self._wake.set()
+        if not self._unconfirmed:
+            self._wake.set()
 
     # Logs
 
@@ -196,8 +209,14 @@ class NodeReader:
         if not lanes:
             return
         count = max(_MIN_LANE_EVENTS, _MAX_READ_EVENTS // len(lanes))
-        events = await self._log.after({number: lane.position for number, lane in lanes.items()}, count=count)
-        await anyio.lowlevel.checkpoint()  # see `_hear`
+        self._reading = True
+        try:
+            events = await self._log.after(
+                {number: lane.position for number, lane in lanes.items()}, count=count
+            )
+            await anyio.lowlevel.checkpoint()  # see `_hear`
+        finally:
+            self._reading = False
         direct = len(events) <= _MAX_DIRECT_EVENTS
         for event in events:
             lane = lanes[event.lane]

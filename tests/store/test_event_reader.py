@@ -303,7 +303,7 @@ async def test_announced_events_arrive_without_a_read(embedded_server: EmbeddedS
         written = await write(store, 100)
         await listener.has_heard(written)
         checks = int((time.monotonic() - began) / node_reader._CHECK_SECONDS) + 1
-        assert await reads(store) - before <= checks
+        assert await reads(store) - before <= 2 * checks  # a check can meet an announcement
         await listener.end()
 
 
