@@ -128,7 +128,9 @@ class _Head:
             self.expires = crumb.expires
 
     def note_created(self, new: _Unread) -> None:
-        if self.version_of(new.id) is None:
+        # Commits of this worker are applied before their events. All other events are newer than these breadcrumbs.
+        is_newest = not self.crumbs or new.at > self.crumbs[0].created
+        if (is_newest and not self.unread) or self.version_of(new.id) is None:
             self.unread.append(new)
 
     def version_of(self, id: UUID) -> int | None:
