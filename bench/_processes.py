@@ -60,14 +60,6 @@ def crumb(command: str, *options: str, **settings: str) -> Iterator[Running]:
             process.wait(STOP_SECONDS)
 
 
-def has_option(command: str, option: str) -> bool:
-    """Return whether a command of `crumb` has an option."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "breadcrumbs", command, "--help"], capture_output=True, text=True, check=True
-    )
-    return option in shown.stdout
-
-
 class Requests:
     """Minimal blocking client with one connection."""
 

@@ -39,6 +39,7 @@ import uvloop
 
 from bench import _common
 from bench._common import Report, Rounds, Side, Verdict, as_json, embedded, interleaved, percentile, posted
+from bench.targets import TARGETS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer, end_process
 
 if TYPE_CHECKING:
@@ -416,7 +417,11 @@ async def creates(options: argparse.Namespace, report: Report, servers: dict[str
         ],
     )
     report.say(f"    ratio by round: {ratio.text('{:.2f}')} ({ratio.spread('{:.2f}')})")
-    report.verdict(Verdict("(b) HTTP creates against the bare app", ratio.median, 0.6, at_least=True))
+    report.verdict(
+        Verdict(
+            "(b) HTTP creates against the bare app", ratio.median, TARGETS["http_create"].aim, at_least=True
+        )
+    )
 
 
 async def compare(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,6 @@ from typing import Any, TypeAlias
 
 from bench import api, audit, turn
 from bench._common import OTHER, OURS, Found, Report, as_json, embedded
-from bench._processes import has_option
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -106,8 +104,6 @@ async def audited(run: Run) -> Measured:
 
 
 async def processes(run: Run) -> Measured:
-    if not has_option("serve", "--workers"):
-        raise NotMeasured("not available: crumb serve has no option --workers")
     document = await _section(run, "http", "--processes", "2")
     return Measured({"workers": _value(document, "processes against one")}, document["sections"])
 
@@ -165,8 +161,6 @@ def _of_verdict(report: Report, target: str, start: str) -> Measured:
 
 async def _section(run: Run, name: str, *options: str) -> Any:
     """Run a section in another process. Return its JSON document."""
-    if importlib.util.find_spec(f"bench.{name}") is None:
-        raise NotMeasured(f"bench/{name}.py is not part of this checkout")
     argv = [sys.executable, "-m", f"bench.{name}", "--json", *options, *(["--quick"] if run.quick else [])]
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
     try:

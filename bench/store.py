@@ -47,6 +47,7 @@ from bench._common import (
     percentile,
     posted,
 )
+from bench.targets import TARGETS
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Page, Query
@@ -255,7 +256,12 @@ def _show_creates(report: Report, found: dict[str, dict[str, Rounds]], count: in
     )
     ratio = ours.per(found[PLAIN]["per_second"]).median
     report.verdict(
-        Verdict(f"(a) creates against plain redis-py, {CALLERS} callers", ratio, 2.0, at_least=True)
+        Verdict(
+            f"(a) creates against plain redis-py, {CALLERS} callers",
+            ratio,
+            TARGETS["create"].aim,
+            at_least=True,
+        )
     )
 
 
@@ -474,7 +480,10 @@ async def memory(options: argparse.Namespace, report: Report) -> None:
             )
             report.verdict(
                 Verdict(
-                    "(e) bytes over the JSON as posted", used - as_posted, 600, at_least=False, form="{:,.0f}"
+                    "(e) bytes over the JSON as posted",
+                    used - as_posted,
+                    TARGETS["memory"].aim,
+                    form="{:,.0f}",
                 )
             )
         finally:

@@ -27,6 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from bench._common import Report, Side, Verdict, as_json, children_of, interleaved, options, run
+from bench.targets import TARGETS
 from bench.turn import System, chats, talk
 from breadcrumbs.composition.log_lines import LINES
 from breadcrumbs.composition.logs import configure_logs
@@ -36,8 +37,8 @@ from breadcrumbs.runtime.telemetry.store_calls import STORE_CALLS
 from breadcrumbs.runtime.telemetry.turns import Tokens, TurnSubject
 from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
 
-MAX_METRICS_AND_LOGS = 1.02
-MAX_OPENTELEMETRY_OFF = 1.01
+MAX_METRICS_AND_LOGS = TARGETS["metrics_and_logs"].aim
+MAX_OPENTELEMETRY_OFF = TARGETS["telemetry_off"].aim
 
 _STORE_WRITES = 5  # per turn
 _CACHE_COUNTS = 12
