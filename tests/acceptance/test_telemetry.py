@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from tests.support.commands import ask
 from tests.support.logs import LoggedProcess, Samples, logged, scrape, until, value
 from tests.support.model_server import ModelServer
@@ -54,7 +55,7 @@ def test_an_answered_turn_is_one_line_and_shows_in_the_metrics(
         assert value(samples, "breadcrumbs_model_tokens_total", model="big", type="input") == 12
         assert value(samples, "breadcrumbs_model_tokens_total", model="big", type="output") == 7
         assert value(samples, "breadcrumbs_model_calls_total", model="big") == 1
-        assert value(samples, "breadcrumbs_leases_held", kind="agents") == 16
+        assert value(samples, "breadcrumbs_leases_held", kind="agents") == DEFAULT_LANES
         assert value(samples, "breadcrumbs_workers", kind="agents") == 1
         assert value(samples, "breadcrumbs_event_backlog") >= 3
         assert value(samples, "breadcrumbs_store_call_duration_seconds_count") > 10

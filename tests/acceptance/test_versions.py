@@ -123,6 +123,9 @@ def test_a_running_worker_of_another_version_is_named(tmp_path: Path) -> None:
         ) as runner,
     ):
         url = api.ready["url"]
+        until(
+            lambda: bool(runner.lines("worker started")), lambda: runner.text
+        )  # lines are written in batches
         (started,) = runner.lines("worker started")
         assert started["version"] == "0.0.9"
         workers = f"{url}/operations/workers"

@@ -251,7 +251,7 @@ def test_the_port_of_a_worker_serves_metrics_health_and_readiness(installation: 
         assert port.get("/ready").status_code == 200
         metrics = port.get("/metrics")
         assert metrics.headers["content-type"].startswith("text/plain")
-        assert 'breadcrumbs_leases_held{kind="agents"} 16.0' in metrics.text
+        assert f'breadcrumbs_leases_held{{kind="agents"}} {DEFAULT_LANES:.1f}' in metrics.text
         assert "breadcrumbs_turns_answered_total{" in metrics.text
         assert port.head("/health").status_code == 200
         assert port.post("/health").status_code == 405

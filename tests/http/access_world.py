@@ -31,6 +31,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.session_users import update_user_indexes
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.web_page import WebPage
 from tests.contexts.support import SHIPPED, book_of, building, document
@@ -289,6 +290,9 @@ async def written_template(url: str, folder: Path) -> Template:
         async with _serving(url, settings, namespace) as (parts, client):
             writer = _Writer(parts, client)
             await writer.write_all()
+            # Readers bring these indexes up to date. Later reads then change nothing.
+            for owner in (OWNER, OTHER):
+                assert await update_user_indexes(parts.store, owner)
         return Template(
             settings, dump(server, namespace), writer.targets, writer.principals, writer.positions
         )

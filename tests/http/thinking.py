@@ -26,7 +26,7 @@ async def think(request: ModelRequest) -> str:
 
 async def main(url: str, namespace: str) -> None:
     async with (
-        opened(url, lanes=16, namespace=namespace) as store,
+        opened(url, lanes=None, namespace=namespace) as store,
         working(store, FunctionModel(think), owner=DEVELOPER),
     ):
         print("ready", flush=True)

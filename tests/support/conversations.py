@@ -268,8 +268,8 @@ async def eventually(condition: Callable[[], Awaitable[bool]], complaint: str, l
 
 
 @asynccontextmanager
-async def opened(url: str, *, lanes: int = 4, namespace: str | None = None) -> AsyncIterator[Store]:
-    """A separate store. Another process can join with its namespace."""
+async def opened(url: str, *, lanes: int | None = 4, namespace: str | None = None) -> AsyncIterator[Store]:
+    """A separate store. Another process can join with its namespace, and with its lanes or None."""
     store = await Store.open(url, lanes=lanes, namespace=namespace or f"t{token_hex(6)}")
     try:
         yield store

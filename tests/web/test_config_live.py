@@ -17,6 +17,7 @@ from playwright.async_api import Page, expect
 
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.client.support import CRUMB, CrumbUp, environment
+from tests.support.conversations import eventually
 from tests.web.chat import new_session_id
 from tests.web.configs import (
     MESSAGES,
@@ -302,10 +303,12 @@ async def test_a_person_can_try_a_config_as_a_user_in_development_mode(
     await page.get_by_role("textbox", name="Message").fill("remember the tea")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("remember the tea").first).to_be_visible()
-    messages = server.client.get(
-        "/breadcrumbs", params={"schema_name": "user.message.v1", "tag": f"user:{user}"}
-    ).json()
-    assert len(messages) == 1
+    wanted = {"schema_name": "user.message.v1", "tag": f"user:{user}"}
+
+    async def is_stored() -> bool:  # the page shows a message before it is stored
+        return len(server.client.get("/breadcrumbs", params=wanted).json()) == 1
+
+    await eventually(is_stored, "the message of the user is not stored")
 
 
 async def test_the_preview_shows_how_a_page_is_cut(server: Server, open_window: OpenWindow) -> None:

@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import Locator, Page, Route, expect
 from redis import Redis
 
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
 from tests.web.conftest import ControlledServer, MakeCrumbUp, OpenWindow
@@ -59,6 +60,7 @@ async def test_lanes_workers_and_the_store_match_the_operations_route(
     page = await open_window(operations(crumb_up.url))
     facts = crumbs.asked("GET", "/operations")
     lanes = page.get_by_role("region", name="All lanes").locator("tbody tr")
+    await page.get_by_role("button", name="more lanes").click()
     await expect(lanes).to_have_count(len(facts["lanes"]))
     workers = {worker["kind"]: worker["name"] for worker in facts["workers"] if worker["alive"]}
     assert set(workers) == {"agents", "contexts"}
@@ -67,7 +69,7 @@ async def test_lanes_workers_and_the_store_match_the_operations_route(
         rows = page.get_by_role("region", name="All workers").get_by_role("row").filter(has_text=name)
         await expect(rows).to_have_count(2)  # the workers of a process share its name
         await expect(rows.first).to_contain_text("running")
-        await expect(rows.first.get_by_role("img", name="lanes 0–15")).to_be_visible()
+        await expect(rows.first.get_by_role("img", name=f"lanes 0–{DEFAULT_LANES - 1}")).to_be_visible()
     await expect(lanes.first).to_contain_text(re.compile(r"\d s, \d s left"))
     await expect(tile(page, "Workers")).to_have_text("2")
     await expect(tile(page, "Memory")).to_have_text(re.compile(r"MiB"))

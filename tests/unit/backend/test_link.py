@@ -584,11 +584,3 @@ async def test_the_commands_of_a_write_are_recorded_together_when_the_last_reply
         await link.call((b"GET", b"a"))
         assert [number for _, number in recorded] == [3, 1]
         assert recorded[0][0] >= 0.06 and recorded[1][0] >= 0.02
-
-
-async def test_commands_that_wait_on_the_server_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[tuple[float, int]] = []
-    monkeypatch.setattr(STORE_CALLS, "record", lambda seconds, commands: recorded.append((seconds, commands)))
-    async with Scripted(echo) as scripted, linked(scripted.address, blocking=True) as link:
-        await link.call((b"ECHO", b"a"))
-    assert recorded == []
