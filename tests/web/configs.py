@@ -118,12 +118,12 @@ def config_url(url: str, key: str = "", session: str = "") -> str:
 
 
 def text_field(page: Page) -> Locator:
-    return page.locator(".config-code .cm-content")
+    return page.locator(".json-code .cm-content")
 
 
 async def expect_ready(page: Page) -> None:
-    await expect(page.locator(".config-code[data-ready]")).to_be_visible()
-    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
+    await expect(page.locator(".json-code[data-ready]")).to_be_visible()
+    await expect(page.locator(".json-verdict")).to_contain_text("Valid")
 
 
 async def editor_text(page: Page) -> str:

@@ -110,11 +110,11 @@ async def test_an_invalid_edit_is_refused_with_its_line_and_changes_nothing(
     line = next(
         n for n, text in enumerate((await editor_text(page)).splitlines(), 1) if '"limit": -1' in text
     )
-    told = page.locator(".config-complaints li")
+    told = page.locator(".json-findings li")
     await expect(told).to_have_count(1)
     await expect(told).to_contain_text(f"Line {line}, column")
     await expect(told).to_contain_text("sources.0.fetch.limit: must be at least 1, not -1")
-    marked = page.locator(".config-code .cm-lintRange-error")
+    marked = page.locator(".json-code .cm-lintRange-error")
     await expect(marked).to_have_text("-1")
     await expect(page.locator(".preview.stale")).to_be_visible()
     save = page.get_by_role("button", name="Save", exact=True)
@@ -124,7 +124,7 @@ async def test_an_invalid_edit_is_refused_with_its_line_and_changes_nothing(
     await text_field(page).press("ControlOrMeta+End")
     await page.keyboard.press("ControlOrMeta+s")
     await expect(page.locator(".toast.bad")).to_contain_text("Not saved: the config has 1 error.")
-    await expect(page.locator(".config-code .cm-activeLineGutter").first).to_have_text(str(line))
+    await expect(page.locator(".json-code .cm-activeLineGutter").first).to_have_text(str(line))
     assert server.file.read_bytes() == before
     explained = server.explain(server.say(session, "two"))
     assert len(explained["items"]) == 3
@@ -135,7 +135,7 @@ async def test_an_invalid_edit_is_refused_with_its_line_and_changes_nothing(
     await told.get_by_role("button").click()
     await expect(text_field(page)).to_be_focused()
     await edit(page, lambda text: text.replace('"limit": ', '"limit": 10', 1))
-    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
+    await expect(page.locator(".json-verdict")).to_contain_text("Valid")
     await expect(told).to_have_count(0)
 
 
@@ -151,7 +151,7 @@ async def test_typed_text_is_kept_and_triggers_no_shortcuts(server: Server, open
     # A visit to another page keeps the edit and marks it.
     await page.get_by_role("link", name="Blackboard").click()
     await page.get_by_role("link", name="Config").click()
-    await expect(page.locator(".config-code[data-ready]")).to_be_visible()
+    await expect(page.locator(".json-code[data-ready]")).to_be_visible()
     assert (await editor_text(page)).endswith(typed)
     await expect(page.locator(".config-list a").first).to_contain_text("edited")
 
@@ -166,15 +166,15 @@ async def test_field_names_and_values_are_completed_from_the_schema(
     place = (await editor_text(page)).index('\n  "formatting"')
     await set_cursor(page, place)
     await page.keyboard.type('"out')
-    offered = page.locator(".config-code .cm-tooltip-autocomplete li")
+    offered = page.locator(".json-code .cm-tooltip-autocomplete li")
     await expect(offered).to_have_text(['"output"'])
-    await expect(page.locator(".config-code .cm-completionInfo")).to_contain_text(
+    await expect(page.locator(".json-code .cm-completionInfo")).to_contain_text(
         "The breadcrumb that stores a context."
     )
     await page.wait_for_timeout(100)  # CodeMirror ignores keys for completions that have just appeared
     await page.keyboard.press("Enter")
     await page.keyboard.type(",")
-    await expect(page.locator(".config-verdict")).to_contain_text("Valid")
+    await expect(page.locator(".json-verdict")).to_contain_text("Valid")
     assert orjson.loads(await editor_text(page))["output"] == {}
     method = (await editor_text(page)).index('"recent"') + 2
     await set_cursor(page, method)
@@ -242,7 +242,7 @@ async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
 
         await expect_ready(page)
         await edit(page, lambda _: format_json([own]))
-        await expect(page.locator(".config-complaints li")).to_contain_text(
+        await expect(page.locator(".json-findings li")).to_contain_text(
             "a breadcrumb contains one config"
         )
         await expect(page.locator(".config-head").get_by_role("button", name="Save")).to_be_disabled()
@@ -380,7 +380,7 @@ async def test_foreign_content_is_shown_as_text(server: Server, open_window: Ope
     await page.locator(".config-list li a").last.click()
     await expect(page.locator(".config-head h2")).to_have_text(INJECTION)
     await expect(page.locator(".config-notice")).to_contain_text("This config is not used")
-    await expect(page.locator(".config-complaints")).to_contain_text("img src=x")
+    await expect(page.locator(".json-findings")).to_contain_text("img src=x")
     await expect(text_field(page)).to_contain_text("<img src=x")
     assert await page.locator("main img, main script").count() == 0
     assert await page.title() == "Config · Breadcrumbs"
@@ -398,7 +398,7 @@ async def test_the_editor_has_its_styles_and_is_loaded_on_demand(
     await page.get_by_role("link", name="Config").click()
     await expect_ready(page)
     assert "codemirror" in await page.evaluate(loaded)
-    scroller = page.locator(".config-code .cm-scroller")
+    scroller = page.locator(".json-code .cm-scroller")
     assert await scroller.evaluate("element => getComputedStyle(element).display") == "flex"
     assert "mono" in await scroller.evaluate("element => getComputedStyle(element).fontFamily")
     assert await page.locator("style").count() == 0
@@ -406,7 +406,7 @@ async def test_the_editor_has_its_styles_and_is_loaded_on_demand(
 
 async def break_config(page: Page) -> None:
     await edit(page, lambda text: text.replace('"limit": 10', '"limit": 0').replace("sources", "sourcs"))
-    await expect(page.locator(".config-complaints li").first).to_be_visible()
+    await expect(page.locator(".json-findings li").first).to_be_visible()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1300, "light")])

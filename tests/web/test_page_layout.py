@@ -155,9 +155,9 @@ async def test_times_stay_on_one_line(crumb_up: CrumbUp, open_window: OpenWindow
 async def test_an_edit_does_not_move_the_editor(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
     for size in ({"width": 1280, "height": 800}, PHONE["viewport"]):
         page = await open_window(configs.config_url(crumb_up.url), viewport=size)
-        editor = page.locator(".config-text")
+        editor = page.locator(".json-text")
         await expect(page.locator(".cm-content")).to_be_visible()
-        await expect(page.locator(".config-verdict")).to_contain_text("Valid")
+        await expect(page.locator(".json-verdict")).to_contain_text("Valid")
         before = await box(editor)
         await page.locator(".cm-content").press("End")
         await page.keyboard.type(" ")

@@ -1,6 +1,7 @@
 /** Contexts, their explanations, and context configs: API calls, types and texts. */
 
 import { ApiError, type Json, type JsonObject } from "@breadcrumbs/client";
+import type { Finding, KnownValues } from "../components/json-editor/findings";
 import { client } from "./server";
 
 export type Place = "conversation" | "elsewhere" | "shared";
@@ -129,13 +130,6 @@ export interface Explanation {
   next_cursor?: string;
 }
 
-export interface Complaint {
-  line: number;
-  column: number;
-  where: string;
-  message: string;
-}
-
 export interface Consumer {
   consumer_id: string;
   digest: string;
@@ -144,16 +138,9 @@ export interface Consumer {
 export interface Checked {
   ok: boolean;
   configs: Consumer[];
-  complaints: Complaint[];
+  complaints: Finding[];
   /** Settings of a valid text that have no effect. */
-  warnings: Complaint[];
-}
-
-/** Values that exist in the store and the agents. */
-export interface KnownValues {
-  schemas: string[];
-  tags: string[];
-  consumers: string[];
+  warnings: Finding[];
 }
 
 export interface ConfigFile {
@@ -164,7 +151,7 @@ export interface ConfigFile {
   writable: boolean;
   locked?: string;
   configs: Consumer[];
-  complaints: Complaint[];
+  complaints: Finding[];
   /** The last valid text, if the file has errors. */
   in_force_text?: string;
   /** The file of context builders in other processes. */

@@ -4,14 +4,15 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { messageOf, type Json } from "@breadcrumbs/client";
 import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
+import { FindingList, JsonEditor } from "../../components/json-editor";
+import type { Finding, Findings } from "../../components/json-editor/findings";
 import { attempt, toast } from "../../components/toast";
-import { contexts, formatJson, type Complaint } from "../../lib/contexts";
+import { contexts, formatJson } from "../../lib/contexts";
 import { lacking, narrowed } from "../../lib/credential";
 import { plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
 import { client } from "../../lib/server";
-import { Editor } from "./editor";
 import { History, HISTORY } from "./history";
 import { PastTurns } from "./past-turns";
 import { Preview } from "./preview";
@@ -175,23 +176,17 @@ function Nothing() {
 }
 
 const CHECK_DELAY_MS = 250;
-const NONE: readonly Complaint[] = [];
+const NONE: readonly Finding[] = [];
 
-interface Findings {
-  /** The checked text. */
-  text: string;
-  complaints: readonly Complaint[];
-  warnings: readonly Complaint[];
+interface ConfigFindings extends Findings {
   consumers: string[];
-  /** Reason why the check failed, for example without a connection. */
-  unknown?: string;
 }
 
 function Workbench({ entry }: { entry: Entry }) {
   const text = textOf(entry);
   const edited = isEdited(entry);
-  const [found, setFound] = useState<Findings>({ text: "", complaints: entry.complaints, warnings: NONE, consumers: [] });
-  const [goTo, setGoTo] = useState<{ complaint: Complaint } | null>(null);
+  const [found, setFound] = useState<ConfigFindings>({ text: "", complaints: entry.complaints, warnings: NONE, consumers: [] });
+  const [goTo, setGoTo] = useState<{ finding: Finding } | null>(null);
   const [saving, setSaving] = useState(false);
   const [consumer, setConsumer] = useState<string>();
   const [pane, setPane] = useState<"edit" | "preview">("edit");
@@ -231,7 +226,7 @@ function Workbench({ entry }: { entry: Entry }) {
     if (refused !== undefined || saving || (!edited && entry.kind !== "new")) return;
     const [error] = found.text === text ? found.complaints : NONE;
     if (error) {
-      setGoTo({ complaint: error });
+      setGoTo({ finding: error });
       toast(`Not saved: the config has ${plural(found.complaints.length, "error")}.`, true);
       return;
     }
@@ -241,7 +236,7 @@ function Workbench({ entry }: { entry: Entry }) {
       if (done.as === "refused") {
         setFound({ text, complaints: done.complaints, warnings: NONE, consumers: [] });
         const [first] = done.complaints;
-        if (first) setGoTo({ complaint: first });
+        if (first) setGoTo({ finding: first });
         toast(`Not saved: the config has ${plural(done.complaints.length, "error")}.`, true);
       } else if (done.as === "overtaken") {
         toast("Not saved: another user has saved this config.", true);
@@ -380,18 +375,18 @@ function Workbench({ entry }: { entry: Entry }) {
           </p>
         )}
         {entry.activeText !== undefined && !edited && <StillActive entry={entry} text={entry.activeText} />}
-        <div class="config-text">
-          <Editor
-            text={text}
-            now={() => textOf(entry)}
-            label={`Config ${entry.name}, JSON`}
-            complaints={found.complaints}
-            warnings={found.warnings}
-            goTo={goTo}
-            onChange={(now) => edit(entry, now)}
-          />
-        </div>
-        <Complaints found={found} onGo={(complaint) => setGoTo({ complaint })} />
+        <JsonEditor
+          text={text}
+          now={() => textOf(entry)}
+          label={`Config ${entry.name}, JSON`}
+          complaints={found.complaints}
+          warnings={found.warnings}
+          goTo={goTo}
+          onChange={(now) => edit(entry, now)}
+          schema={contexts.schema}
+          values={contexts.values}
+        />
+        <FindingList found={found} onGo={(finding) => setGoTo({ finding })} />
       </section>
       <section class="config-preview" aria-label="Preview" tabIndex={-1}>
         <PastTurns draft={active === undefined ? draft : undefined} consumer={wanted} edited={edited} />
@@ -505,47 +500,4 @@ function effectOf(entry: Entry) {
 
 function missing(entry: Entry): string[] {
   return entry.consumers.filter((one) => !entry.activeFor.includes(one));
-}
-
-function Complaints({ found, onGo }: { found: Findings; onGo: (complaint: Complaint) => void }) {
-  const { complaints, warnings, unknown } = found;
-  return (
-    <div class={`config-complaints ${complaints.length ? "bad" : ""}`}>
-      <p class="config-verdict" role="status">
-        {unknown !== undefined ? (
-          <>
-            <Icon name="alert" /> Not checked: {unknown}
-          </>
-        ) : complaints.length ? (
-          <>
-            <Icon name="alert" /> {plural(complaints.length, "error")}
-          </>
-        ) : found.text ? (
-          <>
-            <Icon name="check" /> Valid
-            {warnings.length > 0 && <>, {plural(warnings.length, "warning")}</>}
-          </>
-        ) : (
-          "Checking …"
-        )}
-      </p>
-      {complaints.length + warnings.length > 0 && (
-        <ul>
-          {[...complaints, ...warnings].map((one, place) => (
-            <li key={place} class={place < complaints.length ? "" : "warning"}>
-              <button type="button" class="button bare tiny" onClick={() => onGo(one)}>
-                <span class="config-line">
-                  {place < complaints.length ? "" : "Warning: "}Line {one.line}, column {one.column}
-                </span>
-                <span>
-                  {one.where && <span class="mono">{one.where}: </span>}
-                  {one.message}
-                </span>
-              </button>
-            </li>
-          ))}
-        </ul>
-      )}
-    </div>
-  );
 }

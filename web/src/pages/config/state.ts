@@ -2,6 +2,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { ApiError, messageOf, newId, type Json, type JsonObject } from "@breadcrumbs/client";
+import type { Finding } from "../../components/json-editor/findings";
 import { logins, owner } from "../../lib/credential";
 import { client } from "../../lib/server";
 import { Stream } from "../../lib/stream";
@@ -9,7 +10,6 @@ import {
   CONFIG_SCHEMA,
   contexts,
   formatJson,
-  type Complaint,
   type Configs,
   type Consumer,
 } from "../../lib/contexts";
@@ -27,7 +27,7 @@ export interface Entry {
   consumers: string[];
   /** The consumers for which it is active. */
   activeFor: string[];
-  complaints: readonly Complaint[];
+  complaints: readonly Finding[];
   /** Reason why it is not valid, if there is no line number. */
   problem?: string;
   path?: string;
@@ -243,7 +243,7 @@ effect(() => {
 
 export type Saved =
   | { as: "file" | "breadcrumb"; key: string; consumers: string[] }
-  | { as: "refused"; complaints: readonly Complaint[] }
+  | { as: "refused"; complaints: readonly Finding[] }
   | { as: "overtaken" }
   | { as: "deleted" };
 
@@ -290,7 +290,7 @@ export async function save(entry: Entry): Promise<Saved> {
     }
     const lines = error.problem?.errors?.filter((one) => typeof one["line"] === "number");
     if (error.status === 422 && lines?.length) {
-      return { as: "refused", complaints: lines as unknown as Complaint[] };
+      return { as: "refused", complaints: lines as unknown as Finding[] };
     }
     throw error;
   }
@@ -308,7 +308,7 @@ function keyOf(entry: Entry, text: string): string {
 export async function checkOne(
   text: string,
   signal?: AbortSignal,
-): Promise<{ configs: Consumer[]; complaints: readonly Complaint[]; warnings: readonly Complaint[] }> {
+): Promise<{ configs: Consumer[]; complaints: readonly Finding[]; warnings: readonly Finding[] }> {
   const checked = await contexts.check(text, signal);
   if (checked.ok && Array.isArray(parsed(text))) {
     const message = "a breadcrumb contains one config: write { … } without the surrounding list";

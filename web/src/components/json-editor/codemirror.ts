@@ -25,14 +25,14 @@ import {
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import type { JsonObject } from "@breadcrumbs/client";
-import type { Complaint, KnownValues } from "../../lib/contexts";
 import { SchemaGuide } from "./completion";
+import type { Finding, KnownValues } from "./findings";
 
 export interface EditorHandle {
   /** Replace the text. The user can undo this. */
   show(text: string): void;
-  complain(complaints: readonly Complaint[], warnings: readonly Complaint[]): void;
-  goTo(complaint: Complaint): void;
+  complain(complaints: readonly Finding[], warnings: readonly Finding[]): void;
+  goTo(complaint: Finding): void;
   guide(schema: JsonObject, known?: KnownValues): void;
   destroy(): void;
 }
@@ -110,14 +110,14 @@ export function createEditor(
   };
 }
 
-function placeOf(state: EditorState, { line, column }: Complaint): number {
+function placeOf(state: EditorState, { line, column }: Finding): number {
   const found = state.doc.line(Math.min(Math.max(line, 1), state.doc.lines));
   // The server counts code points, the editor UTF-16 units.
   const before = [...found.text].slice(0, column - 1).join("").length;
   return Math.min(found.from + before, found.to);
 }
 
-function diagnostic(state: EditorState, complaint: Complaint, severity: "error" | "warning"): Diagnostic {
+function diagnostic(state: EditorState, complaint: Finding, severity: "error" | "warning"): Diagnostic {
   const from = placeOf(state, complaint);
   const node = syntaxTree(state).resolveInner(from, 1);
   const line = state.doc.lineAt(from);
@@ -126,7 +126,7 @@ function diagnostic(state: EditorState, complaint: Complaint, severity: "error" 
   return { from, to: Math.max(from, to), severity, message: inWords(complaint) };
 }
 
-function inWords({ where, message }: Complaint): string {
+function inWords({ where, message }: Finding): string {
   return where ? `${where}: ${message}` : message;
 }
 

@@ -1,4 +1,4 @@
-/** Completions and tooltips from the JSON Schema of context configs. */
+/** Completions and tooltips from the JSON Schema of the edited document. */
 
 import {
   pickedCompletion,
@@ -11,7 +11,7 @@ import { syntaxTree } from "@codemirror/language";
 import type { EditorState } from "@codemirror/state";
 import type { Tooltip } from "@codemirror/view";
 import type { Json, JsonObject } from "@breadcrumbs/client";
-import type { KnownValues } from "../../lib/contexts";
+import type { KnownValues } from "./findings";
 import { locate, type Place, type Step } from "./json-place";
 
 interface Schema {
