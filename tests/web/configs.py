@@ -145,7 +145,7 @@ async def edit(page: Page, change: Callable[[str], str]) -> None:
 
 
 async def save(page: Page) -> None:
-    await page.locator(".config-head").get_by_role("button", name="Save").click()
+    await page.locator(".workbench-head").get_by_role("button", name="Save").click()
 
 
 def lines(page: Page, change: str) -> Locator:

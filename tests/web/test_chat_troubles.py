@@ -508,4 +508,4 @@ async def test_the_config_page_loads_after_the_first_login(
 ) -> None:
     page = await open_window(configs.config_url(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
     await enter_key(page, KEYS["ann"])
-    await expect(page.locator(".config-list li").first).to_be_visible()
+    await expect(page.locator(".workbench-list li").first).to_be_visible()

@@ -62,7 +62,7 @@ async def test_an_edit_of_the_file_elsewhere_appears_on_the_open_page(
     await expect_ready(page)
     server.file.write_text(format_json(config(formatting={"max_tokens": 321})))
     await expect(text_field(page)).to_contain_text('"max_tokens": 321')
-    await expect(page.locator(".config-head").get_by_text("edited", exact=True)).to_be_hidden()
+    await expect(page.locator(".workbench-head").get_by_text("edited", exact=True)).to_be_hidden()
 
 
 async def test_a_file_that_is_changed_elsewhere_during_an_edit_is_a_conflict(
@@ -88,14 +88,14 @@ async def test_a_file_that_is_broken_elsewhere_shows_its_error_and_the_active_co
     await expect_ready(page)
     await expect(lines(page, "same")).to_have_count(1)
     server.file.write_text(format_json(config()).replace('"limit": 10', '"limit": -1', 1))
-    alert = page.locator(".config-notice.bad")
+    alert = page.locator(".workbench-notice.bad")
     await expect(alert).to_contain_text("sources.0.fetch.limit: must be at least 1, not -1")
     await expect(alert).to_contain_text("The last valid config stays active")
     await expect(text_field(page)).to_contain_text('"limit": -1')
-    await expect(page.locator(".config-head .badge.bad")).to_have_text("not valid")
+    await expect(page.locator(".workbench-head .badge.bad")).to_have_text("not valid")
     await alert.get_by_text("Show the active config").click()
     await expect(alert.locator("pre")).to_have_text(format_json(config()))
-    preview = page.locator(".config-preview")
+    preview = page.locator(".workbench-side")
     await expect(preview).to_contain_text("This is the preview of the active config")
     await expect(preview.locator(".preview-line")).to_have_count(1)
     server.file.write_text(format_json(config()))
@@ -103,7 +103,7 @@ async def test_a_file_that_is_broken_elsewhere_shows_its_error_and_the_active_co
     # A window that opens while the file is broken shows the same.
     server.file.write_text("{")
     late = await open_window(config_url(server.url, session=session))
-    await expect(late.locator(".config-notice.bad")).to_contain_text("not JSON")
+    await expect(late.locator(".workbench-notice.bad")).to_contain_text("not JSON")
     await expect(late.locator(".preview-line")).to_have_count(1)
 
 
@@ -145,16 +145,16 @@ async def test_a_server_without_builders_shows_the_config_that_the_builders_use(
     with running_apart(tmp_path, embedded_server.url, file) as url:
         page = await open_window(config_url(url))
         await expect_ready(page)
-        await expect(page.locator(".config-head h2")).to_have_text("apart.json")
-        await expect(page.locator(".config-head .badge.good")).to_have_text("active")
+        await expect(page.locator(".workbench-head h2")).to_have_text("apart.json")
+        await expect(page.locator(".workbench-head .badge.good")).to_have_text("active")
         await expect(text_field(page)).to_contain_text('"max_tokens": 123')
-        await expect(page.locator(".config-note")).to_contain_text(
+        await expect(page.locator(".workbench-note")).to_contain_text(
             "The context builders run in other processes"
         )
         file.write_text(format_json(config(formatting={"max_tokens": 124})))
         await expect(text_field(page)).to_contain_text('"max_tokens": 124')
         file.write_text('{\n  "consumer_id": 7\n}')
-        await expect(page.locator(".config-notice.bad")).to_contain_text("The last valid config stays active")
+        await expect(page.locator(".workbench-notice.bad")).to_contain_text("The last valid config stays active")
         await expect(text_field(page)).to_contain_text('"max_tokens": 124')
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             found = (await client.get("/contexts/configs")).json()
@@ -275,7 +275,7 @@ async def test_a_config_saved_as_a_breadcrumb_keeps_its_text_and_its_schema(
         await edit(page, lambda _: text)
         await expect(page.locator(".json-verdict")).to_contain_text("Valid")
         await button.click()
-        await expect(page.locator(".config-head h2")).to_have_text(consumer)
+        await expect(page.locator(".workbench-head h2")).to_have_text(consumer)
         (made,) = server.configs_of(consumer)
         assert made["holds"] and made["config"] == own | {"$schema": "./mine.json"}
         again = await open_window(config_url(crumb_up.url, made["id"]))

@@ -153,7 +153,7 @@ async def test_typed_text_is_kept_and_triggers_no_shortcuts(server: Server, open
     await page.get_by_role("link", name="Config").click()
     await expect(page.locator(".json-code[data-ready]")).to_be_visible()
     assert (await editor_text(page)).endswith(typed)
-    await expect(page.locator(".config-list a").first).to_contain_text("edited")
+    await expect(page.locator(".workbench-list a").first).to_contain_text("edited")
 
 
 async def test_field_names_and_values_are_completed_from_the_schema(
@@ -232,11 +232,11 @@ async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
             server.post(f"test.{consumer}.v1", tags=[f"session:{session}"])
         page = await open_window(config_url(crumb_up.url, session=session))
         await expect_ready(page)
-        await expect(page.locator(".config-effect")).to_contain_text("Edits are saved as a breadcrumb")
+        await expect(page.locator(".workbench-effect")).to_contain_text("Edits are saved as a breadcrumb")
         await edit(page, lambda _: format_json(own))
         await page.get_by_role("button", name="Save as breadcrumb").click()
-        await expect(page.locator(".config-head h2")).to_have_text(consumer)
-        await expect(page.locator(".config-head .badge.good")).to_have_text("active")
+        await expect(page.locator(".workbench-head h2")).to_have_text(consumer)
+        await expect(page.locator(".workbench-head .badge.good")).to_have_text("active")
         (made,) = server.configs_of(consumer)
         assert made["config"] == own and made["holds"] and made["version"] == 1
 
@@ -245,11 +245,11 @@ async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
         await expect(page.locator(".json-findings li")).to_contain_text(
             "a breadcrumb contains one config"
         )
-        await expect(page.locator(".config-head").get_by_role("button", name="Save")).to_be_disabled()
+        await expect(page.locator(".workbench-head").get_by_role("button", name="Save")).to_be_disabled()
         await edit(page, lambda _: format_json(own | {"formatting": {"max_tokens": 77}}))
         await expect_ready(page)
         await save(page)
-        await expect(page.locator(".config-effect")).to_contain_text("Version 2")
+        await expect(page.locator(".workbench-effect")).to_contain_text("Version 2")
         assert server.configs_of(consumer)[0]["config"]["formatting"] == {"max_tokens": 77}
 
         # A concurrent change is reported at once, and neither text is lost.
@@ -266,7 +266,7 @@ async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
 
         await page.get_by_role("button", name="Delete").click()
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        await expect(page.locator(".config-list")).not_to_contain_text(consumer)
+        await expect(page.locator(".workbench-list")).not_to_contain_text(consumer)
         assert server.configs_of(consumer) == []
 
 
@@ -281,11 +281,11 @@ async def test_an_edit_of_a_deleted_config_can_be_saved_as_a_new_one(
     await edit(page, lambda _: format_json(own | {"formatting": {"max_tokens": 77}}))
     server.client.delete(f"/breadcrumbs/{id}").raise_for_status()
     await expect(page.get_by_role("alert")).to_contain_text("This config was deleted")
-    await expect(page.locator(".config-list").get_by_text("Deleted", exact=True)).to_be_visible()
+    await expect(page.locator(".workbench-list").get_by_text("Deleted", exact=True)).to_be_visible()
     await expect_ready(page)
     await save(page)
     await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
-    await expect(page.locator(".config-head .badge.good")).to_have_text("active")
+    await expect(page.locator(".workbench-head .badge.good")).to_have_text("active")
     [made] = server.configs_of(consumer)
     assert made["id"] != id and made["config"]["formatting"] == {"max_tokens": 77}
     server.client.delete(f"/breadcrumbs/{made['id']}").raise_for_status()
@@ -353,12 +353,12 @@ async def test_a_new_config_starts_from_a_template_and_can_be_discarded(
     page = await open_window(config_url(server.url))
     await expect_ready(page)
     await page.get_by_role("button", name="New config").click()
-    await expect(page.locator(".config-head h2")).to_have_text("New config")
+    await expect(page.locator(".workbench-head h2")).to_have_text("New config")
     await expect_ready(page)
     assert orjson.loads(await editor_text(page))["consumer_id"] == "my-agent"
     await page.get_by_role("button", name="Discard").click()
     await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
-    await expect(page.locator(".config-head h2")).to_have_text("context.json")
+    await expect(page.locator(".workbench-head h2")).to_have_text("context.json")
     assert server.client.get("/contexts/configs").json()["breadcrumbs"] == []
 
 
@@ -375,11 +375,11 @@ async def test_foreign_content_is_shown_as_text(server: Server, open_window: Ope
     page = await open_window(config_url(server.url, session=session))
     await expect_ready(page)
     await expect(lines(page, "same").first).to_contain_text(INJECTION)
-    await expect(page.locator(".config-list li").last).to_contain_text(INJECTION)
+    await expect(page.locator(".workbench-list li").last).to_contain_text(INJECTION)
     await expect(page.get_by_label("Session").locator("option", has_text="<img").first).to_be_attached()
-    await page.locator(".config-list li a").last.click()
-    await expect(page.locator(".config-head h2")).to_have_text(INJECTION)
-    await expect(page.locator(".config-notice")).to_contain_text("This config is not used")
+    await page.locator(".workbench-list li a").last.click()
+    await expect(page.locator(".workbench-head h2")).to_have_text(INJECTION)
+    await expect(page.locator(".workbench-notice")).to_contain_text("This config is not used")
     await expect(page.locator(".json-findings")).to_contain_text("img src=x")
     await expect(text_field(page)).to_contain_text("<img src=x")
     assert await page.locator("main img, main script").count() == 0

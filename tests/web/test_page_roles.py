@@ -146,7 +146,7 @@ async def test_a_config_can_be_saved_only_with_a_sufficient_role(
 ) -> None:
     page = await open_window(configs.config_url(keyed.url))
     await sign_in(page, key_of("reader"))
-    await expect(page.locator(".config-effect")).to_contain_text("does not have the role")
+    await expect(page.locator(".workbench-effect")).to_contain_text("does not have the role")
     await page.locator(".cm-content").press("End")
     await page.keyboard.type(" ")
     save = page.get_by_role("button", name="Save")

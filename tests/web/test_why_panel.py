@@ -216,6 +216,6 @@ async def test_the_panel_links_to_the_config_and_the_session_in_the_editor(
     page = await open_window(chat.chat_url(server.url, session))
     panel = await ask_why(page)
     await panel.get_by_role("link", name="default-chat-assistant").click()
-    await expect(page.locator(".config-head h2")).to_have_text("context.json")
+    await expect(page.locator(".workbench-head h2")).to_have_text("context.json")
     await expect(page.get_by_label("Session")).to_have_value(session)
     await expect(page.locator(".preview-line")).to_have_count(1)

@@ -24,7 +24,9 @@ const pages: Record<Page, { name: string; icon: IconName; key: string; load: () 
   chat: { name: "Chat", icon: "chat", key: "g c", load: () => import("./pages/chat") },
   board: { name: "Blackboard", icon: "board", key: "g b", load: () => import("./pages/board") },
   config: { name: "Config", icon: "config", key: "g f", load: () => import("./pages/config") },
+  agents: { name: "Agents", icon: "spark", key: "g a", load: () => import("./pages/agents") },
   feedback: { name: "Feedback", icon: "thumbUp", key: "g k", load: () => import("./pages/feedback") },
+  usage: { name: "Usage", icon: "usage", key: "g u", load: () => import("./pages/usage") },
   operations: { name: "Operations", icon: "operations", key: "g o", load: () => import("./pages/operations") },
 };
 const names = Object.keys(pages) as Page[];

@@ -4,6 +4,7 @@ const PATHS = {
   chat: "M4 5h16v11H9l-5 4z",
   board: "M4 5h7v6H4zM13 5h7v10h-7zM4 13h7v6H4zM13 17h7v2h-7z",
   config: "M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4",
+  usage: "M4 20V4M4 20h16M8 16v-4M12 16V8M16 16v-6",
   operations: "M3 12h4l3-8 4 16 3-8h4",
   plus: "M12 5v14M5 12h14",
   search: "M11 4a7 7 0 1 0 0 14 7 7 0 0 0 0-14zM16 16l4 4",

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 
-export const PAGES = ["chat", "board", "config", "feedback", "operations"] as const;
+export const PAGES = ["chat", "board", "config", "agents", "feedback", "usage", "operations"] as const;
 export type Page = (typeof PAGES)[number];
 
 export interface Route {

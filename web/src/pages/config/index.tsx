@@ -35,6 +35,7 @@ import {
   textOf,
   type Entry,
 } from "./state";
+import "../../style/workbench.css";
 import "./config.css";
 
 export default function ConfigPage() {
@@ -52,11 +53,11 @@ export default function ConfigPage() {
         </button>
       </div>
     ) : (
-      <div class="config" aria-busy="true" />
+      <div class="workbench" aria-busy="true" />
     );
   }
   return (
-    <div class="config">
+    <div class="workbench">
       <ConfigList all={all} shown={rest[0] === HISTORY ? undefined : entry} />
       {rest[0] === HISTORY ? <History /> : entry ? <Workbench entry={entry} key={entry.key} /> : <Nothing />}
     </div>
@@ -83,7 +84,7 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
   const { query } = route.value;
   const keep = query["session"] === undefined ? {} : { session: query["session"] };
   return (
-    <nav class="config-list" aria-label="Context configs">
+    <nav class="workbench-list" aria-label="Context configs">
       <h1>Context configs</h1>
       <ul>
         {all.map((entry) => (
@@ -93,12 +94,12 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
               aria-current={entry.key === shown?.key ? "true" : undefined}
               title={entry.path ?? entry.name}
             >
-              <span class="config-name">
+              <span class="workbench-name">
                 {entry.name}
-                {isEdited(entry) && <span class="config-dot" title="Unsaved edits" />}
+                {isEdited(entry) && <span class="workbench-dot" title="Unsaved edits" />}
                 {isEdited(entry) && <span class="unseen">, edited</span>}
               </span>
-              <span class="config-kind">
+              <span class="workbench-kind">
                 {entry.deleted ? "Deleted" : KINDS[entry.kind]}
                 {entry.kind !== "new" && <Force entry={entry} />}
               </span>
@@ -108,7 +109,7 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
       </ul>
       <button
         type="button"
-        class="button config-new"
+        class="button workbench-new"
         onClick={() => {
           startNew();
           go(href("config", ["new"], keep));
@@ -121,17 +122,17 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
         href={href("config", [HISTORY], keep)}
         aria-current={route.value.rest[0] === HISTORY ? "true" : undefined}
       >
-        <span class="config-name">History</span>
-        <span class="config-kind">Configs that were in force</span>
+        <span class="workbench-name">History</span>
+        <span class="workbench-kind">Configs that were in force</span>
       </a>
       {!configs.value?.file && (
-        <p class="small soft config-note">
+        <p class="small soft workbench-note">
           This process has no config file, and no context builder is running. Configs that you save here are stored as
           breadcrumbs and apply to all context builders.
         </p>
       )}
       {configs.value?.file?.published && (
-        <p class="small soft config-note">
+        <p class="small soft workbench-note">
           The context builders run in other processes. Configs that you save here are stored as breadcrumbs and apply to
           all of them.
         </p>
@@ -152,7 +153,7 @@ function BuilderNotice({ text }: { text: string }) {
   }, [text]);
   if (!settled || settled !== text) return null;
   return (
-    <p class="notice warn config-note" role="status">
+    <p class="notice warn workbench-note" role="status">
       <Icon name="alert" /> {text}
     </p>
   );
@@ -189,7 +190,7 @@ function Workbench({ entry }: { entry: Entry }) {
   const [goTo, setGoTo] = useState<{ finding: Finding } | null>(null);
   const [saving, setSaving] = useState(false);
   const [consumer, setConsumer] = useState<string>();
-  const [pane, setPane] = useState<"edit" | "preview">("edit");
+  const [pane, setPane] = useState<"edit" | "side">("edit");
   const { query } = route.value;
 
   // The server checks the text shortly after the last key press.
@@ -288,24 +289,24 @@ function Workbench({ entry }: { entry: Entry }) {
   const behind = overtaken.value.includes(entry);
   const blocked = found.text === text && found.complaints.length > 0;
   return (
-    <div class="config-bench" data-pane={pane}>
-      <div class="config-tabs" role="group" aria-label="Show">
+    <div class="workbench-panes" data-pane={pane}>
+      <div class="workbench-tabs" role="group" aria-label="Show">
         <button type="button" class="button" aria-pressed={pane === "edit"} onClick={() => setPane("edit")}>
           Edit
         </button>
-        <button type="button" class="button" aria-pressed={pane === "preview"} onClick={() => setPane("preview")}>
+        <button type="button" class="button" aria-pressed={pane === "side"} onClick={() => setPane("side")}>
           Preview
         </button>
       </div>
-      <section class="config-editor" aria-label={`Config ${entry.name}`}>
-        <header class="config-head">
-          <div class="config-title">
+      <section class="workbench-editor" aria-label={`Config ${entry.name}`}>
+        <header class="workbench-head">
+          <div class="workbench-title">
             <h2>{entry.name}</h2>
             {entry.kind !== "new" && <Force entry={entry} />}
             {/* Always rendered, so that the first edit does not move the text. */}
-            {entry.kind !== "new" && <span class={`badge info ${edited ? "" : "config-absent"}`}>edited</span>}
+            {entry.kind !== "new" && <span class={`badge info ${edited ? "" : "workbench-absent"}`}>edited</span>}
           </div>
-          <div class="config-actions">
+          <div class="workbench-actions">
             <button type="button" class="button bare" disabled={parsed(text) === undefined} onClick={format}>
               Format
             </button>
@@ -339,20 +340,20 @@ function Workbench({ entry }: { entry: Entry }) {
               {entry.kind === "built-in" ? "Save as breadcrumb" : "Save"}
             </button>
           </div>
-          <p class="config-effect small soft">
+          <p class="workbench-effect small soft">
             {refused !== undefined && <strong>{refused} You can edit and preview, but not save. </strong>}
             {effectOf(entry)}
           </p>
         </header>
         {behind && (
-          <div class="notice warn config-notice" role="alert">
+          <div class="notice warn workbench-notice" role="alert">
             <Icon name="alert" />
             <div class="grow">
               <p>
                 {entry.kind === "breadcrumb" ? "Another user has saved this config." : "The file was changed elsewhere."}{" "}
                 Your edits are still here. Saving them overwrites the other version.
               </p>
-              <p class="config-actions">
+              <p class="workbench-actions">
                 <button type="button" class="button tiny" onClick={() => forget(entry.key)}>
                   Use theirs
                 </button>
@@ -364,13 +365,13 @@ function Workbench({ entry }: { entry: Entry }) {
           </div>
         )}
         {entry.deleted && (
-          <p class="notice warn config-notice" role="alert">
+          <p class="notice warn workbench-notice" role="alert">
             <Icon name="alert" /> This config was deleted. Your edits are still here. Save them as a new config, or
             discard them.
           </p>
         )}
         {entry.problem !== undefined && (
-          <p class="notice bad config-notice">
+          <p class="notice bad workbench-notice">
             <Icon name="alert" /> This config is not used: {entry.problem}
           </p>
         )}
@@ -388,7 +389,7 @@ function Workbench({ entry }: { entry: Entry }) {
         />
         <FindingList found={found} onGo={(finding) => setGoTo({ finding })} />
       </section>
-      <section class="config-preview" aria-label="Preview" tabIndex={-1}>
+      <section class="workbench-side" aria-label="Preview" tabIndex={-1}>
         <PastTurns draft={active === undefined ? draft : undefined} consumer={wanted} edited={edited} />
         <Preview
           draft={active === undefined ? draft : parsed(active)}
@@ -423,7 +424,7 @@ async function discard(entry: Entry): Promise<void> {
 function StillActive({ entry, text }: { entry: Entry; text: string }) {
   const [first] = entry.complaints;
   return (
-    <div class="notice bad config-notice" role="alert">
+    <div class="notice bad workbench-notice" role="alert">
       <Icon name="alert" />
       <div class="grow">
         <p>

@@ -1,0 +1,1 @@
+import{w as e}from"./router-B2vr0jKS.js";import{d as t}from"./format-CTDgFkeE.js";function n({iso:n,children:r}){return e(`time`,{dateTime:n,title:t(n),children:r})}export{n as t};
