@@ -1,7 +1,8 @@
 """Agent definitions, from `agent.def.v1` breadcrumbs and from the files in `agents/definitions/`.
 
-The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields of a definition are ignored.
-Unknown fields of a selector are an error, because a misspelt filter would match more than intended.
+The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields of a definition are kept, and
+`definition_checks.py` warns about them. Unknown fields of `subscriptions`, of a selector and of `emits` are errors:
+without a misspelt one, the agent would match or show more than intended.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class AgentSelector(Selector):
         None, description="How many breadcrumbs to add, and from which sessions. For the role `context`"
     )
 
+    comment: str | None = Field(None, description="A note for people. It has no effect")
+
     @model_validator(mode="after")
     def _check_keep(self) -> AgentSelector:
         if self.fetch is None or self.fetch.keep is None:
@@ -65,7 +68,7 @@ class AgentSelector(Selector):
 class AgentSelectors(BaseModel):
     """The `subscriptions` of an agent definition."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = Field(
         (), description="At least one selector has the role `trigger`"
@@ -75,7 +78,7 @@ class AgentSelectors(BaseModel):
 class Emits(BaseModel):
     """Schema and tags of an answer, unless the model chooses its own."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_name: SchemaName = Field(AGENT_RESPONSE, description="Schema of the answer")
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
@@ -100,7 +103,7 @@ class AdkTarget(BaseModel):
 class AgentDefinition(BaseModel):
     """An agent: its triggers, its model or ADK app, its prompt and its tools."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     agent_id: Annotated[Tag, Field(max_length=200)] = Field(
         description="Name of the agent, unique in a store"
@@ -129,6 +132,12 @@ class AgentDefinition(BaseModel):
         AgentSelectors(), description="The breadcrumbs that the agent reacts to"
     )
     emits: Emits = Field(Emits(), description="Schema and tags of the answer")
+    answers_users: bool | None = Field(
+        None,
+        description="Whether what the agent writes is the answer to a user's message. `false`: it works beside the "
+        "agent that answers, and no rule for answers applies to it. Default: true if `emits.schema_name` is "
+        "`agent.response.v1`",
+    )
     when_busy: WhenBusy = Field(
         "queue",
         description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in "
@@ -165,6 +174,13 @@ class AgentDefinition(BaseModel):
         elif self.adk is not None:
             raise ValueError('adk needs "kind": "adk"')
         return self
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether what the agent writes about a user's message is the answer to it."""
+        if self.answers_users is not None:
+            return self.answers_users
+        return self.emits.schema_name == AGENT_RESPONSE
 
     @cached_property
     def triggers(self) -> tuple[AgentSelector, ...]:
