@@ -1,13 +1,14 @@
 """Agents of other processes, as they are published in the store, for the decision which agents answer a message.
 
-A process reads them in the background, so a turn needs no command for them. A program that starts claims messages from a
-moment in the near future on (`CLAIM_DELAY`). Every process has read the claim by then, or reads it before it decides.
+A process reads them in the background, so a turn needs no command for them. A program that starts claims messages from
+a moment in the near future on (`CLAIM_DELAY`). Every process has read the claim by then, or reads it before it decides.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -102,7 +103,15 @@ class OtherAgents:
 
     async def posted(self, owner: UUID) -> list[PublishedAgent]:
         """Return the agents of the owner's breadcrumbs, if other processes run them."""
-        return [] if self._posted is None else [agent for agent in await self._posted(owner) if agent.answers]
+        if self._posted is None:
+            return []
+        # An edited copy of the built-in assistant is still the built-in assistant.
+        fallbacks = {agent.agent_id for agent in self.answering if agent.fallback}
+        return [
+            replace(agent, fallback=agent.agent_id in fallbacks)
+            for agent in await self._posted(owner)
+            if agent.answers
+        ]
 
     async def matches(self, agent: PublishedAgent, message: Breadcrumb) -> bool:
         """Return whether a message triggers an agent, directly or through a context."""

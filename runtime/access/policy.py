@@ -499,6 +499,17 @@ def check_agent_choice(principal: Principal) -> None:
         )
 
 
+def check_addressee(principal: Principal, chosen: str | None, addressee: str) -> None:
+    """Check that a message of a session with a chosen agent is not addressed to another one.
+
+    Only a curator may choose the agent of a session. `chosen` is None if none was chosen.
+    """
+    if chosen not in (None, addressee) and not may_choose_agent(principal):
+        raise Forbidden(
+            f"the agent {chosen!r} was chosen for this session: addressing another one requires the role 'curator'"
+        )
+
+
 def check_fork(principal: Principal) -> None:
     """Check that the principal may fork a session, which creates another session."""
     if principal.session_id is not None:
