@@ -21,6 +21,7 @@ import anyio.to_thread
 import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.composition.agent_overview import definition_routes
 from breadcrumbs.composition.answering_agents import agent_services
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
@@ -186,7 +187,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 config_routes = ConfigRoutes(
                     configs, config_file(settings, builds=workers), read_consumers(store, settings)
                 )
-                replays = ReplayRoutes(await open_server_models(stack, settings, workers=workers))
+                models = await open_server_models(stack, settings, workers=workers)
+                replays = ReplayRoutes(models)
                 operations = (
                     *CONTEXTS,
                     *RECEIPTS,
@@ -194,6 +196,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *replays.operations,
                     *check_routes(store, settings, workers=workers).operations,
                     *config_routes.operations,
+                    *definition_routes(store, settings, models).operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
                     *Guides.of_this_installation().operations,

@@ -74,6 +74,9 @@ _ADK_RULES: Final = {
 RULES: Final[Mapping[str, Rule]] = {
     "listModels": _READ,
     "listAnsweringAgents": _READ,
+    "listAgentsInForce": Rule(("subscriber",), narrowed=False),
+    "checkAgentDefinition": _READ,
+    "tryAgentDefinition": _ADMINISTER,  # it costs money
     "listSessions": _READ,
     "getSession": _READ,
     "listMessages": _READ,
