@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -27,6 +28,9 @@ waiting messages with one answer.
 AppName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")]
 
 _MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
+
+ERROR_PATH = "at"
+"""Key in the context of a pydantic error: the path of the field, if a validator of the whole definition failed."""
 
 CONSUMER = "consumer:"
 """Prefix of the tag that names the consumer of a context."""
@@ -157,12 +161,12 @@ class AgentDefinition(BaseModel):
     @model_validator(mode="after")
     def _check_triggers(self) -> AgentDefinition:
         if not self.triggers:
-            raise ValueError("subscriptions.selectors needs at least one selector with the role 'trigger'")
-        for trigger in self.triggers:
-            if trigger.is_empty:
-                raise ValueError(
-                    "a trigger without conditions would match the agent's own answers: add a condition"
-                )
+            message = "at least one selector with the role 'trigger' is needed"
+            raise _error(message, "subscriptions", "selectors")
+        for number, selector in enumerate(self.subscriptions.selectors):
+            if selector.role == "trigger" and selector.is_empty:
+                message = "a trigger without conditions would match the agent's own answers: add a condition"
+                raise _error(message, "subscriptions", "selectors", number)
         return self
 
     @model_validator(mode="after")
@@ -170,9 +174,9 @@ class AgentDefinition(BaseModel):
         if self.kind == "adk":
             unused = [name for name in _MODEL_FIELDS if getattr(self, name) not in (None, "", ())]
             if unused:
-                raise ValueError(f"an ADK app has its own {', '.join(unused)}: remove them")
+                raise _error(f"an ADK app has its own {', '.join(unused)}: remove them", unused[0])
         elif self.adk is not None:
-            raise ValueError('adk needs "kind": "adk"')
+            raise _error('adk needs "kind": "adk"', "adk")
         return self
 
     @property
@@ -222,6 +226,11 @@ class AgentDefinition(BaseModel):
     def consumers(self) -> set[str]:
         """The consumers whose contexts trigger the agent."""
         return {trigger.consumer_id for trigger in self.triggers if trigger.consumer_id is not None}
+
+
+def _error(message: str, *at: str | int) -> PydanticCustomError:
+    """Return an error of a validator. `at` is the path of the field."""
+    return PydanticCustomError("definition", "{message}", {"message": message, ERROR_PATH: at})
 
 
 def definition_fields(context: dict[str, Any]) -> dict[str, Any]:

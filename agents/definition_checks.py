@@ -6,13 +6,13 @@ exist here: it can exist in another process, or later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from breadcrumbs.agents.definition import AgentDefinition, AgentSelector, definition_fields
+from breadcrumbs.agents.definition import ERROR_PATH, AgentDefinition, AgentSelector, definition_fields
 from breadcrumbs.runtime.breadcrumb.field_messages import error_message
 from breadcrumbs.runtime.breadcrumb.json_positions import DocumentPath, LocatedJson, NotJson
 from breadcrumbs.runtime.breadcrumb.nearest_names import field_names, nearest_name
@@ -87,6 +87,8 @@ class KnownNames:
     schemas: frozenset[str] | None = None
     agents: Mapping[str, AgentDefinition] | None = None
     """Agents that run beside it, for cycles of triggers."""
+    model_problem: Callable[[str], str | None] | None = None
+    """Returns why a model cannot be used, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +154,14 @@ def is_breadcrumb(document: Any) -> bool:
 
 
 def _as_problem(detail: Any) -> DefinitionProblem:
-    path: DocumentPath = tuple(detail["loc"])
+    context = detail.get("ctx", {})
+    path: DocumentPath = (*detail["loc"], *context.get(ERROR_PATH, ()))
     if detail["type"] == "extra_forbidden":
         known = field_names(path[:-1], AgentDefinition)
         close = nearest_name(str(path[-1]), known)
         advice = f"use one of {', '.join(known)}" if close is None else f"did you mean {close!r}?"
         return DefinitionProblem(path, f"unknown field: {advice}", at_key=True)
-    return DefinitionProblem(path, error_message(detail, detail.get("ctx", {})))
+    return DefinitionProblem(path, error_message(detail, context))
 
 
 def _unknown_fields(fields: Mapping[str, Any]) -> Iterator[DefinitionProblem]:
@@ -179,6 +182,7 @@ def find_warnings(
 ) -> Iterator[DefinitionProblem]:
     """Yield problems of a valid definition: unknown tools, names that match nothing, cycles of triggers."""
     yield from _unknown_tools(definition, known)
+    yield from _unknown_models(definition, known)
     yield from _odd_names(definition, known)
     yield from _cycles(definition, known)
 
@@ -195,6 +199,13 @@ def _unknown_tools(definition: AgentDefinition, known: KnownNames) -> Iterator[D
                 else f"did you mean {close!r}?"
             )
             yield DefinitionProblem(("tools", number), f"no agent runner has this tool: {advice}")
+
+
+def _unknown_models(definition: AgentDefinition, known: KnownNames) -> Iterator[DefinitionProblem]:
+    if known.model_problem is None or definition.model is None:
+        return
+    if (problem := known.model_problem(definition.model)) is not None:
+        yield DefinitionProblem(("model",), problem)
 
 
 def _odd_names(definition: AgentDefinition, known: KnownNames) -> Iterator[DefinitionProblem]:

@@ -19,7 +19,6 @@ from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.definition_checks import (
     NOTHING_KNOWN,
     CheckedDefinition,
-    DefinitionProblem,
     KnownNames,
     check_definition,
     check_text,
@@ -257,8 +256,6 @@ class TrialModels(Protocol):
 
 LoadOverview: TypeAlias = Callable[[UUID], Awaitable[AgentOverview]]
 LoadKnownNames: TypeAlias = Callable[[UUID], Awaitable[KnownNames]]
-FindModelProblem: TypeAlias = Callable[[str], str | None]
-"""Returns why a model cannot be used, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +264,6 @@ class DefinitionServices:
 
     load_overview: LoadOverview
     load_known: LoadKnownNames
-    model_problem: FindModelProblem
     models: TrialModels | str
     """The models for trials, or the reason why this process has none."""
 
@@ -300,7 +296,7 @@ class DefinitionRoutes:
     async def check(self, call: HttpCall) -> Reply:
         wanted = parse_body(CheckRequest, await call.json())
         checked = wanted.check(await self._known_names(call))
-        return Reply.json(self._checked_view(checked))
+        return Reply.json(_checked_view(checked))
 
     async def try_definition(self, call: HttpCall) -> Reply:
         wanted = parse_body(TrialRequest, await call.json())
@@ -312,7 +308,7 @@ class DefinitionRoutes:
         trial = await self._run(call, self._inputs(definition, wanted.message, call.principal))
         models = self._services.models
         prices = {} if isinstance(models, str) else models.prices
-        warnings = self._checked_view(checked)["warnings"]
+        warnings = [warning.as_dict() for warning in checked.warnings]
         return Reply.json(trial.as_dict(prices) | {"warnings": warnings})
 
     def _inputs(self, definition: AgentDefinition, message: str, principal: Principal) -> TrialInputs:
@@ -350,24 +346,6 @@ class DefinitionRoutes:
             return await self._services.load_known(call.principal.owner_id)
         except StoreError:
             return NOTHING_KNOWN  # the definition can still be checked
-
-    def _checked_view(self, checked: CheckedDefinition) -> dict[str, Any]:
-        warnings = [warning.as_dict() for warning in checked.warnings]
-        definition = checked.definition
-        document: dict[str, Any] = {"ok": definition is not None}
-        if definition is not None:
-            document |= {"agent_id": definition.agent_id, "answers_users": answers_users(definition)}
-            warnings += [problem.as_dict() for problem in self._model_problems(definition)]
-        return document | {"errors": [error.as_dict() for error in checked.errors], "warnings": warnings}
-
-    def _model_problems(self, definition: AgentDefinition) -> list[DefinitionProblem]:
-        named = definition.model
-        names = [] if named is None else [named] if isinstance(named, str) else list(named)
-        return [
-            DefinitionProblem(("model",), problem)
-            for name in names
-            if (problem := self._services.model_problem(name)) is not None
-        ]
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -423,6 +401,17 @@ class DefinitionRoutes:
                 successes=(SuccessReply(200, "The answer, or the reason why there is none.", TrialView),),
             ),
         )
+
+
+def _checked_view(checked: CheckedDefinition) -> dict[str, Any]:
+    definition = checked.definition
+    document: dict[str, Any] = {"ok": definition is not None}
+    if definition is not None:
+        document |= {"agent_id": definition.agent_id, "answers_users": answers_users(definition)}
+    return document | {
+        "errors": [error.as_dict() for error in checked.errors],
+        "warnings": [warning.as_dict() for warning in checked.warnings],
+    }
 
 
 async def _until_disconnected(call: HttpCall, inputs: TrialInputs) -> Trial:

@@ -218,21 +218,30 @@ class ChatLoop:
                 self._display.show_problem(
                     "/switch needs the name of a session: /switch NAME (/sessions lists the names)"
                 )
-            case "/to" if len(words := rest.split(maxsplit=1)) == 2:
-                self._say(words[1], words[0])
             case "/to":
-                self.failed = True
-                self._display.show_problem("/to needs an agent and a text: /to poet Write about rain")
-            case "/history" if not rest or rest.isdecimal():
-                self._show_messages(self._session.messages(last=max(1, int(rest or _HISTORY_LENGTH))))
+                self._say_to(rest)
             case "/history":
-                self.failed = True
-                self._display.show_problem("/history needs a number: /history 50")
+                self._show_history(rest)
             case _:
                 self.failed = True
                 self._display.show_problem(
                     f"unknown command {name}: /help lists the commands, and //… sends text with a slash"
                 )
+
+    def _say_to(self, rest: str) -> None:
+        agent, _, text = rest.partition(" ")
+        if text.strip():
+            self._say(text.strip(), agent)
+        else:
+            self.failed = True
+            self._display.show_problem("/to needs an agent and a text: /to poet Write about rain")
+
+    def _show_history(self, count: str) -> None:
+        if not count or count.isdecimal():
+            self._show_messages(self._session.messages(last=max(1, int(count or _HISTORY_LENGTH))))
+        else:
+            self.failed = True
+            self._display.show_problem("/history needs a number: /history 50")
 
     def _show_messages(self, messages: tuple[ChatMessage, ...]) -> None:
         for message in messages:

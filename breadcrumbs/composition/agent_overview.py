@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from breadcrumbs.agents.addressees import answers_users
@@ -13,7 +14,6 @@ from breadcrumbs.agents.http.definitions import (
     AgentOverview,
     DefinitionRoutes,
     DefinitionServices,
-    FindModelProblem,
     LoadKnownNames,
     LoadOverview,
     TrialModels,
@@ -42,7 +42,6 @@ def definition_routes(store: Store, settings: Settings, models: TrialModels | st
         DefinitionServices(
             _overview_loader(store, settings),
             _names_loader(store, settings),
-            _model_problems(settings),
             models,
         )
     )
@@ -116,6 +115,8 @@ async def _posted(store: Store, owner: UUID) -> list[PostedDefinition[AgentDefin
 
 
 def _names_loader(store: Store, settings: Settings) -> LoadKnownNames:
+    model_problem = _model_problems(settings)
+
     async def load(owner: UUID) -> KnownNames:
         published, schemas, posted = await gather(
             read_publications(store), store.schema_names(owner), _posted(store, owner)
@@ -129,7 +130,7 @@ def _names_loader(store: Store, settings: Settings) -> LoadKnownNames:
         }
         # A runner of an earlier version does not publish its tools.
         tools = frozenset(runners.tools) if runners is not None and runners.tools else None
-        return KnownNames(tools, schemas, agents)
+        return KnownNames(tools, schemas, agents, model_problem)
 
     return load
 
@@ -141,7 +142,7 @@ def _definitions(settings: Settings) -> dict[str, AgentDefinition]:
         return {}  # an agent runner reports the reason when it starts
 
 
-def _model_problems(settings: Settings) -> FindModelProblem:
+def _model_problems(settings: Settings) -> Callable[[str], str | None]:
     try:
         pool = open_models(settings)
     except StartupError:
