@@ -222,7 +222,7 @@ def first_paragraph(text: str | None) -> str:
 AGENT_EXAMPLES: list[tuple[str, str, dict[str, Any]]] = [
     (
         "Model and prompt",
-        "The agent answers all messages of users with a model. `agent_id` and one trigger are the only required fields.",
+        "The agent answers all messages of users with a model. Only `agent_id` and one trigger are required.",
         {
             "agent_id": "poet",
             "description": "Answers in rhymes.",
@@ -235,9 +235,9 @@ AGENT_EXAMPLES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "Triggers and sources",
-        "The first selector starts a turn for messages with a tag and a condition on their content. The second one adds "
-        "the last five notes of all sessions of the user to the prompt. An agent whose trigger is `agent.context.v1` "
-        "gets its prompt from a [context config](context-config.md) instead.",
+        "The first selector starts a turn for messages with a tag and a condition on their content. The second one "
+        "adds the last five notes of all sessions of the user to the prompt. An agent whose trigger is "
+        "`agent.context.v1` gets its prompt from a [context config](context-config.md) instead.",
         {
             "agent_id": "clerk",
             "subscriptions": {
@@ -270,8 +270,8 @@ AGENT_EXAMPLES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "Answers",
-        "The agent takes notes beside the agent that answers. What it writes is no answer, so no rule for answers applies "
-        "to it, and the chat does not show it.",
+        "The agent takes notes beside the agent that answers. What it writes is no answer, so no rule for answers "
+        "applies to it, and the chat does not show it.",
         {
             "agent_id": "note-taker",
             "system_prompt": "Summarize the message in one line.",
@@ -322,9 +322,9 @@ def agent_definition() -> str:
     page = model_page(
         "Agent definitions",
         "An agent definition is a JSON file in the folder of the setting `agents`, the `context` of an "
-        "`agent.def.v1` breadcrumb, a dict or an `AgentDefinition` in Python, or the keyword arguments of the decorator "
-        "`@agent`. [Write an agent](../how-to/own-agent.md) shows how to use it. Unknown fields of a definition are "
-        "kept and have no effect, and checks warn about them. Unknown fields of `subscriptions`, `emits`, `adk` and of "
+        "`agent.def.v1` breadcrumb, a dict or an `AgentDefinition` in Python, or the keyword arguments of the "
+        "decorator `@agent`. [Write an agent](../how-to/own-agent.md) shows how to use it. Unknown fields of a "
+        "definition are kept and have no effect, and checks warn about them. Unknown fields of `subscriptions`, `emits`, `adk` and of "
         "a selector are errors: without a misspelt one, the agent would match or show more than intended. "
         "`crumb agents check FILE` reports all problems with line and column.",
         AgentDefinition,
