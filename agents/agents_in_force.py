@@ -12,28 +12,26 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-import orjson
-from pydantic import ValidationError
+import structlog
 
-from breadcrumbs.agents.definition import AgentDefinition, definition_fields
+from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.definition_checks import check_definition, check_text
 from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.agents.other_agents import OtherAgents
 from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.validation import error_lines, to_complaints
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_DEFINITION
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import DefinitionType, OwnDefinitions
 
+_log = structlog.get_logger("breadcrumbs.agents")
+
 
 def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
-    try:
-        return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
-    except ValidationError as error:
-        return None, "; ".join(
-            f"{c.where}: {c.message}" if c.where else c.message for c in to_complaints(error, AgentDefinition)
-        )
+    checked = check_definition(crumb.context)
+    return checked.definition, checked.reason
 
 
 def _restriction_message(crumb: Breadcrumb) -> str:
@@ -63,6 +61,8 @@ class ActiveAgent:
     function: AgentFunction | None = None
     trusted: bool = False
     """Written by the operator. Only a trusted definition may name a model by a URL that is not in the settings."""
+    fallback: bool = False
+    """Leaves messages to other agents that match. True for the built-in assistant."""
     chosen_model: str | None = None
     """The model that was chosen for the session of a turn. It has priority over the model of the definition."""
 
@@ -70,8 +70,19 @@ class ActiveAgent:
 class AgentsInForce:
     """Returns the agents that are in force for an owner now."""
 
-    def __init__(self, store: Store, agents: Iterable[ActiveAgent], *, breadcrumbs: bool = True) -> None:
-        """`agents` are the agents of all owners. `breadcrumbs`: also read the definitions of each owner."""
+    def __init__(
+        self,
+        store: Store,
+        agents: Iterable[ActiveAgent],
+        *,
+        breadcrumbs: bool = True,
+        others: OtherAgents | None = None,
+    ) -> None:
+        """`agents` are the agents of all owners. `breadcrumbs`: also read the definitions of each owner.
+
+        `others` are the agents of other processes.
+        """
+        self.others = others
         self._breadcrumbs = breadcrumbs
         self._shared = {agent.definition.agent_id: agent for agent in agents}
         self._own = OwnDefinitions(store, AGENT_DEFINITIONS)
@@ -93,35 +104,38 @@ class AgentsInForce:
         return self._merge(self._own.get_stale(owner))
 
     def _merge(self, own: tuple[AgentDefinition, ...]) -> list[ActiveAgent]:
-        return list(
-            (
-                self._shared | {definition.agent_id: ActiveAgent(definition) for definition in reversed(own)}
-            ).values()
-        )
+        agents = dict(self._shared)
+        for definition in reversed(own):
+            replaced = agents.get(definition.agent_id)
+            # An edited copy of the built-in assistant is still the built-in assistant.
+            fallback = replaced is not None and replaced.fallback
+            agents[definition.agent_id] = ActiveAgent(definition, fallback=fallback)
+        return list(agents.values())
 
 
-def load_definitions(folder: Path | None) -> list[ActiveAgent]:
-    """Read the definitions in a folder, by default those of the package."""
+def load_definitions(folder: Path | None, *, default: bool = True) -> list[ActiveAgent]:
+    """Read the definitions in a folder, or the built-in ones if there is no folder and `default` is set.
+
+    A built-in agent leaves messages to other agents that match. Raise `StartupError` for an invalid definition. Unknown
+    fields are logged.
+    """
+    if folder is None and not default:
+        return []
     directory = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
     entries = sorted(directory.iterdir(), key=lambda path: path.name)
     return [
-        ActiveAgent(parse_definition(entry.name, entry.read_bytes()), trusted=True)
+        ActiveAgent(parse_definition(entry.name, entry.read_bytes()), trusted=True, fallback=folder is None)
         for entry in entries
         if entry.name.endswith(".json")
     ]
 
 
 def parse_definition(name: str, raw: bytes) -> AgentDefinition:
-    """Parse the content of a definition file. Raise `StartupError` if it is invalid."""
-    try:
-        document = orjson.loads(raw)
-        # RCRT's files contain whole breadcrumbs.
-        if isinstance(document, dict) and isinstance(document.get("context"), dict):
-            document = document["context"]
-        return AgentDefinition.model_validate(definition_fields(document))
-    except orjson.JSONDecodeError as error:
-        raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
-    except ValidationError as error:
-        raise StartupError(
-            f"{name} is not a valid agent definition:\n{error_lines(error, model=AgentDefinition)}"
-        ) from None
+    """Parse the content of a definition file. Raise `StartupError` with the positions of all errors."""
+    checked = check_text(raw)
+    if checked.definition is None:
+        lines = "\n".join(f"  {name}:{error}" for error in checked.errors)
+        raise StartupError(f"{name} is not a valid agent definition:\n{lines}")
+    for warning in checked.warnings:
+        _log.warning("agent definition", file=name, problem=str(warning))
+    return checked.definition

@@ -1,7 +1,8 @@
 """Agent definitions, from `agent.def.v1` breadcrumbs and from the files in `agents/definitions/`.
 
-The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields of a definition are ignored.
-Unknown fields of a selector are an error, because a misspelt filter would match more than intended.
+The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields of a definition are kept, and
+`definition_checks.py` warns about them. Unknown fields of `subscriptions`, of a selector and of `emits` are errors:
+without a misspelt one, the agent would match or show more than intended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -26,6 +28,9 @@ waiting messages with one answer.
 AppName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")]
 
 _MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
+
+ERROR_PATH = "at"
+"""Key in the context of a pydantic error: the path of the field, if a validator of the whole definition failed."""
 
 CONSUMER = "consumer:"
 """Prefix of the tag that names the consumer of a context."""
@@ -44,6 +49,8 @@ class AgentSelector(Selector):
     fetch: Fetch | None = Field(
         None, description="How many breadcrumbs to add, and from which sessions. For the role `context`"
     )
+
+    comment: str | None = Field(None, description="A note for people. It has no effect")
 
     @model_validator(mode="after")
     def _check_keep(self) -> AgentSelector:
@@ -65,7 +72,7 @@ class AgentSelector(Selector):
 class AgentSelectors(BaseModel):
     """The `subscriptions` of an agent definition."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = Field(
         (), description="At least one selector has the role `trigger`"
@@ -75,7 +82,7 @@ class AgentSelectors(BaseModel):
 class Emits(BaseModel):
     """Schema and tags of an answer, unless the model chooses its own."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_name: SchemaName = Field(AGENT_RESPONSE, description="Schema of the answer")
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
@@ -100,7 +107,7 @@ class AdkTarget(BaseModel):
 class AgentDefinition(BaseModel):
     """An agent: its triggers, its model or ADK app, its prompt and its tools."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     agent_id: Annotated[Tag, Field(max_length=200)] = Field(
         description="Name of the agent, unique in a store"
@@ -129,6 +136,12 @@ class AgentDefinition(BaseModel):
         AgentSelectors(), description="The breadcrumbs that the agent reacts to"
     )
     emits: Emits = Field(Emits(), description="Schema and tags of the answer")
+    answers_users: bool | None = Field(
+        None,
+        description="Whether what the agent writes is the answer to a user's message. `false`: it works beside the "
+        "agent that answers, and no rule for answers applies to it. Default: true if `emits.schema_name` is "
+        "`agent.response.v1`",
+    )
     when_busy: WhenBusy = Field(
         "queue",
         description="Reaction to a new trigger while the agent is busy in the session. `queue`: answer later, in "
@@ -148,12 +161,12 @@ class AgentDefinition(BaseModel):
     @model_validator(mode="after")
     def _check_triggers(self) -> AgentDefinition:
         if not self.triggers:
-            raise ValueError("subscriptions.selectors needs at least one selector with the role 'trigger'")
-        for trigger in self.triggers:
-            if trigger.is_empty:
-                raise ValueError(
-                    "a trigger without conditions would match the agent's own answers: add a condition"
-                )
+            message = "at least one selector with the role 'trigger' is needed"
+            raise _error(message, "subscriptions", "selectors")
+        for number, selector in enumerate(self.subscriptions.selectors):
+            if selector.role == "trigger" and selector.is_empty:
+                message = "a trigger without conditions would match the agent's own answers: add a condition"
+                raise _error(message, "subscriptions", "selectors", number)
         return self
 
     @model_validator(mode="after")
@@ -161,10 +174,17 @@ class AgentDefinition(BaseModel):
         if self.kind == "adk":
             unused = [name for name in _MODEL_FIELDS if getattr(self, name) not in (None, "", ())]
             if unused:
-                raise ValueError(f"an ADK app has its own {', '.join(unused)}: remove them")
+                raise _error(f"an ADK app has its own {', '.join(unused)}: remove them", unused[0])
         elif self.adk is not None:
-            raise ValueError('adk needs "kind": "adk"')
+            raise _error('adk needs "kind": "adk"', "adk")
         return self
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether what the agent writes about a user's message is the answer to it."""
+        if self.answers_users is not None:
+            return self.answers_users
+        return self.emits.schema_name == AGENT_RESPONSE
 
     @cached_property
     def triggers(self) -> tuple[AgentSelector, ...]:
@@ -206,6 +226,11 @@ class AgentDefinition(BaseModel):
     def consumers(self) -> set[str]:
         """The consumers whose contexts trigger the agent."""
         return {trigger.consumer_id for trigger in self.triggers if trigger.consumer_id is not None}
+
+
+def _error(message: str, *at: str | int) -> PydanticCustomError:
+    """Return an error of a validator. `at` is the path of the field."""
+    return PydanticCustomError("definition", "{message}", {"message": message, ERROR_PATH: at})
 
 
 def definition_fields(context: dict[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,9 @@ class AgentRunner:
         self._turns = turns
         self._consumers = consumers
         self._inherited = inherited
-        self._addressees = Addressees(store, kind=kind, reports=kind == AgentRunner.kind)
+        self._addressees = Addressees(
+            store, kind=kind, reports=kind == AgentRunner.kind, others=agents.others
+        )
         self._running: dict[EventKey, _Running] = {}
         self._refused: dict[EventKey, dict[str, str]] = {}
         """Agents that must not answer an event, with the reason."""
@@ -188,9 +190,7 @@ class AgentRunner:
     async def _addressed(
         self, turn: Turn, trigger: Breadcrumb, agents: list[ActiveAgent], recent: RecentAnswers
     ) -> list[ActiveAgent]:
-        """Return the agents that may answer a trigger: all, or the one that was chosen for the session."""
-        if not recent.choices.agent_since:
-            return agents
+        """Return the agents that may answer a trigger."""
         try:
             return await self._addressees.select(turn.event, trigger, agents, recent)
         except AgentUnavailable as error:

@@ -13,8 +13,9 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from breadcrumbs.agents.definition import AgentDefinition
     from breadcrumbs.agents.functions import Call, agent
-    from breadcrumbs.agents.tools import ToolContext, tool
+    from breadcrumbs.agents.tools import ToolContext, ToolDefinition, tool
     from breadcrumbs.client.aio import AsyncClient, AsyncSession
     from breadcrumbs.client.errors import (
         AgentFailed,
@@ -89,7 +90,9 @@ __all__ = [  # noqa: RUF022 - by topic
     "agent",
     "tool",
     "Call",
+    "AgentDefinition",
     "ToolContext",
+    "ToolDefinition",
     "run_agents",
     "running_agents",
     # Errors
@@ -130,7 +133,8 @@ _MODULE_NAMES = {
         *("SessionInfo", "Token", "Version", "Written"),
     ),
     "breadcrumbs.agents.functions": ("Call", "agent"),
-    "breadcrumbs.agents.tools": ("ToolContext", "tool"),
+    "breadcrumbs.agents.definition": ("AgentDefinition",),
+    "breadcrumbs.agents.tools": ("ToolContext", "ToolDefinition", "tool"),
     "breadcrumbs.hosting": ("run_agents", "running_agents"),
     "breadcrumbs.runtime.errors": ("BreadcrumbsError", "StartupError"),
     "breadcrumbs.client.errors": (

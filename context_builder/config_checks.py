@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from breadcrumbs.context_builder.config import ERROR_PATH, ContextConfig, find_trigger_cycle
-from breadcrumbs.context_builder.json_positions import DocumentPath, LocatedJson, NotJson
+from breadcrumbs.runtime.breadcrumb.field_messages import error_message
+from breadcrumbs.runtime.breadcrumb.json_positions import DocumentPath, LocatedJson, NotJson
+from breadcrumbs.runtime.breadcrumb.nearest_names import field_names, nearest_name
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 MAX_BYTES: Final = 1 << 20
@@ -157,83 +157,12 @@ def _make_fault(detail: ErrorDetails) -> Fault:
     context: Mapping[str, Any] = detail.get("ctx", {})
     path: DocumentPath = (*detail["loc"], *context.get(ERROR_PATH, ()))
     unknown = detail["type"] == "extra_forbidden"
-    message = _unknown_field_message(path) if unknown else _error_message(detail, context)
+    message = _unknown_field_message(path) if unknown else error_message(detail, context)
     return Fault(path, message, at_key=unknown)
 
 
 def _unknown_field_message(path: DocumentPath) -> str:
-    allowed = _fields_at(path[:-1])
-    if close := get_close_matches(str(path[-1]), allowed, 1):
-        return f"unknown field: did you mean {close[0]!r}?"
+    allowed = field_names(path[:-1], ContextConfig)
+    if (close := nearest_name(str(path[-1]), allowed)) is not None:
+        return f"unknown field: did you mean {close!r}?"
     return f"unknown field, expected one of: {', '.join(allowed)}"
-
-
-def _fields_at(path: DocumentPath) -> list[str]:
-    """Return the field names that are allowed at a path of a config."""
-    model: type[BaseModel] = ContextConfig
-    for part in path:
-        if isinstance(part, str):
-            inner = _model_in(model.model_fields[part].annotation)
-            if inner is None:
-                return []
-            model = inner
-    return list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the first pydantic model in a type annotation.
-
-    An example is `Source` in `tuple[Source, ...]`.
-    """
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
-
-
-_MESSAGES: Final[Mapping[str, str]] = {
-    "missing": "this field is required",
-    "int_type": "must be a whole number{given}",
-    "int_parsing": "must be a whole number{given}",
-    "int_from_float": "must be a whole number{given}",
-    "int_parsing_size": "must be a whole number{given}",
-    "greater_than_equal": "must be at least {ge:,}{given}",
-    "less_than_equal": "must be at most {le:,}{given}",
-    "string_type": "must be a string{given}",
-    "tuple_type": "must be a list [ … ]{given}",
-    "list_type": "must be a list [ … ]{given}",
-    "model_type": "must be an object {{ … }}{given}",
-    "model_attributes_type": "must be an object {{ … }}{given}",
-    "dict_type": "must be an object {{ … }}{given}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must have at least one entry",
-    "too_long": "must have at most {max_length} entries",
-    "string_pattern_mismatch": "must begin with a letter, followed by letters, digits, _ . or -{given}",
-}
-"""Messages by the error type of pydantic. `{given}` is the wrong value. The other fields are in the error's `ctx`."""
-
-
-def _error_message(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
-    """Return a message that states which values are allowed."""
-    given = f", not {_show_value(detail['input'])}"
-    if detail["type"] in ("literal_error", "enum"):
-        return _choices_message(detail["input"], str(context["expected"]), given)
-    template = _MESSAGES.get(detail["type"])
-    if template is None:
-        return detail["msg"].removeprefix("Value error, ")
-    return template.format_map({**context, "given": given})
-
-
-def _choices_message(value: Any, expected: str, given: str) -> str:
-    choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
-    close = get_close_matches(value, choices, 1) if isinstance(value, str) else []
-    suggestion = f": did you mean {close[0]!r}?" if close else ""
-    return f"must be one of {', '.join(choices)}{given}{suggestion}"
-
-
-def _show_value(value: Any) -> str:
-    try:
-        text = orjson.dumps(value).decode()
-    except TypeError:
-        text = str(value)  # orjson does not encode integers of more than 64 bits
-    return text if len(text) <= 60 else text[:59] + "…"

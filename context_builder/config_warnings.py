@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import MAX_COMPLAINTS, ConfigComplaint, Fault
-from breadcrumbs.context_builder.json_positions import DocumentPath, LocatedJson
+from breadcrumbs.runtime.breadcrumb.json_positions import DocumentPath, LocatedJson
+from breadcrumbs.runtime.breadcrumb.nearest_names import nearest_name
 from breadcrumbs.runtime.schema_names import INTERNAL_SCHEMAS
 
 WILDCARDS: Final = "*?"
@@ -143,8 +143,8 @@ def _unread_consumer(config: ContextConfig, known: KnownNames) -> Iterator[Fault
 
 
 def _suggest(name: str, existing: frozenset[str]) -> str:
-    close = get_close_matches(name, existing, 1)
-    return f". Did you mean {close[0]!r}?" if close else ""
+    close = nearest_name(name, existing)
+    return "" if close is None else f". Did you mean {close!r}?"
 
 
 _CHECKS: Final[tuple[Check, ...]] = (

@@ -7,10 +7,10 @@ config stays in force.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import anyio
@@ -23,6 +23,7 @@ from breadcrumbs.context_builder.config_checks import (
     MAX_BYTES,
     ConfigComplaint,
     ConfigError,
+    Fault,
     check_config,
     parse_configs,
 )
@@ -54,9 +55,17 @@ TEXT_KEY: Final = "$text"
 
 
 def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
-    document = {key: value for key, value in crumb.context.items() if key not in ("llm_hints", TEXT_KEY)}
-    config, faults = check_config(document)
+    config, faults = check_config(_document_in(crumb.context))
     return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
+
+
+def check_posted_config(context: Mapping[str, Any]) -> list[Fault]:
+    """Return the errors of a config in the context of a breadcrumb."""
+    return check_config(_document_in(context))[1]
+
+
+def _document_in(context: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in context.items() if key not in ("llm_hints", TEXT_KEY)}
 
 
 def _restriction_message(crumb: Breadcrumb) -> str:

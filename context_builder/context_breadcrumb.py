@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS, SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.ttl import TtlConfig
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.schema_names import USER_MESSAGE
+from breadcrumbs.runtime.schema_names import ADDRESSEE, USER_MESSAGE
 from breadcrumbs.runtime.store.placement import derive_id_beside
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -60,6 +60,8 @@ def context_breadcrumb(
     if trigger.schema_name != USER_MESSAGE:
         # The agent that was chosen for a session answers only contexts of users' messages.
         context["trigger_schema_name"] = trigger.schema_name
+    elif ADDRESSEE in trigger.context:
+        context[ADDRESSEE] = trigger.context[ADDRESSEE]
     if hops := _count_hops(trigger):
         context["hops"] = hops
     # Without validation: the fields come from a valid config, and the tags from a stored breadcrumb.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -30,6 +31,7 @@ from typer.testing import CliRunner
 
 import breadcrumbs
 from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.definition_checks import check_definition
 from breadcrumbs.cli.app import app
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.http.middleware.metrics import Metrics
@@ -217,15 +219,118 @@ def first_paragraph(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
 
 
+AGENT_EXAMPLES: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "Model and prompt",
+        "The agent answers all messages of users with a model. Only `agent_id` and one trigger are required.",
+        {
+            "agent_id": "poet",
+            "description": "Answers in rhymes.",
+            "system_prompt": "Answer in rhymes.",
+            "model": "ollama:llama3.2",
+            "temperature": 0.9,
+            "max_tokens": 500,
+            "subscriptions": {"selectors": [{"schema_name": "user.message.v1"}]},
+        },
+    ),
+    (
+        "Triggers and sources",
+        "The first selector starts a turn for messages with a tag and a condition on their content. The second one "
+        "adds the last five notes of all sessions of the user to the prompt. An agent whose trigger is "
+        "`agent.context.v1` gets its prompt from a [context config](context-config.md) instead.",
+        {
+            "agent_id": "clerk",
+            "subscriptions": {
+                "selectors": [
+                    {
+                        "schema_name": "user.message.v1",
+                        "any_tags": ["for:clerk"],
+                        "context_match": [{"path": "$.order.total", "op": "gt", "value": 100}],
+                        "comment": "large orders only",
+                    },
+                    {
+                        "schema_name": "note.v1",
+                        "role": "context",
+                        "key": "notes",
+                        "fetch": {"method": "recent", "limit": 5, "conversation_scope": "user"},
+                    },
+                ]
+            },
+        },
+    ),
+    (
+        "Tools",
+        "The model may call these tools. [Tools](../how-to/tools.md) shows how to write your own.",
+        {
+            "agent_id": "accountant",
+            "tools": ["calculator", "clock"],
+            "max_steps": 4,
+            "subscriptions": {"selectors": [{"schema_name": "user.message.v1"}]},
+        },
+    ),
+    (
+        "Answers",
+        "The agent takes notes beside the agent that answers. What it writes is no answer, so no rule for answers "
+        "applies to it, and the chat does not show it.",
+        {
+            "agent_id": "note-taker",
+            "system_prompt": "Summarize the message in one line.",
+            "answers_users": False,
+            "emits": {"schema_name": "note.v1", "tags": ["note"]},
+            "subscriptions": {"selectors": [{"schema_name": "user.message.v1"}]},
+        },
+    ),
+    (
+        "Limits",
+        "A new message interrupts the running answer. An attempt takes at most a minute. The agent stops after three "
+        "agents in a row.",
+        {
+            "agent_id": "typist",
+            "when_busy": "interrupt",
+            "timeout_seconds": 60,
+            "hop_limit": 3,
+            "subscriptions": {"selectors": [{"schema_name": "agent.response.v1", "all_tags": ["draft"]}]},
+        },
+    ),
+    (
+        "ADK",
+        "An app on an [ADK server](../adk.md) answers. It has its own model, prompt and tools.",
+        {
+            "agent_id": "planner",
+            "kind": "adk",
+            "adk": {"server": "main", "app": "planner"},
+            "subscriptions": {"selectors": [{"schema_name": "user.message.v1", "any_tags": ["for:planner"]}]},
+        },
+    ),
+]
+"""Examples of groups of fields: title, explanation and definition."""
+
+
+def agent_examples() -> str:
+    """Return the examples. Raise `ValueError` if one is invalid or has a warning."""
+    lines = ["## Examples", ""]
+    for title, explanation, definition in AGENT_EXAMPLES:
+        checked = check_definition(definition)
+        if checked.errors or checked.warnings:
+            raise ValueError(f"{title}: {[*checked.errors, *checked.warnings]}")
+        text = json.dumps(definition, indent=2)
+        lines += [f"### {title}", "", textwrap.fill(explanation, 110), "", "```json", text, "```", ""]
+    return "\n".join(lines)
+
+
 def agent_definition() -> str:
-    return model_page(
+    page = model_page(
         "Agent definitions",
         "An agent definition is a JSON file in the folder of the setting `agents`, the `context` of an "
-        "`agent.def.v1` breadcrumb, or the keyword arguments of the decorator `@agent`. "
-        "[Write an agent](../how-to/own-agent.md) shows how to use it. Unknown fields of a definition are ignored. "
-        "Unknown fields of a selector are an error.",
+        "`agent.def.v1` breadcrumb, a dict or an `AgentDefinition` in Python, or the keyword arguments of the "
+        "decorator `@agent`. [Write an agent](../how-to/own-agent.md) shows how to use it. Unknown fields of a "
+        "definition are kept and have no effect, and checks warn about them. Unknown fields of `subscriptions`, `emits`, `adk` and of "
+        "a selector are errors: without a misspelt one, the agent would match or show more than intended. "
+        "`crumb agents check FILE` reports all problems with line and column.",
         AgentDefinition,
     )
+    first, _, rest = page.partition("\n## AgentDefinition")
+    return f"{first}\n{agent_examples()}\n## AgentDefinition{rest}"
 
 
 def context_config() -> str:

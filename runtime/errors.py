@@ -39,6 +39,17 @@ class Complaint:
     """The field, such as `context.session_id`."""
     message: str
     """States the problem and how to correct it."""
+    pointer: str | None = None
+    """JSON pointer (RFC 6901) of the field, for errors inside of a definition."""
+    line: int | None = None
+    """Line in the text of the request, counted from 1."""
+    column: int | None = None
+
+    @property
+    def position(self) -> dict[str, str | int]:
+        """The members of an error document that state the position."""
+        given = {"pointer": self.pointer, "line": self.line, "column": self.column}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class BreadcrumbsError(Exception):

@@ -67,10 +67,14 @@ REASONING: Final = "model_reasoning"
 RECEIPT: Final = "model_receipt"
 """Context key of an answer with its receipt, and of a tool request with the facts that its receipt needs."""
 
+ADDRESSEE: Final = "addressed_to"
+"""Context key of a message that is addressed to one agent: its `agent_id`. The context of the message has it, too."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
         RECEIPT,
+        ADDRESSEE,
         "session_id",
         "trigger_id",
         "creator",

@@ -32,6 +32,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from breadcrumbs.agents.models.base import ToolSpec
+from breadcrumbs.agents.tools.definition import ToolDefinition
 from breadcrumbs.agents.tools.output import as_json, error_text, redacted_line
 from breadcrumbs.agents.tools.parameters import ToolArguments, read_parameters
 from breadcrumbs.runtime.errors import InvalidInput
@@ -108,6 +109,19 @@ class Tool:
     def parameters(self) -> dict[str, Any]:
         """JSON Schema of the arguments."""
         return self._parameters.schema
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The description of the tool without its function."""
+        return ToolDefinition(
+            self.name,
+            self.description,
+            self.parameters,
+            self.timeout,
+            self.return_to_llm,
+            getattr(self, "idempotent", False),
+            getattr(self, "external", False),
+        )
 
     @property
     def spec(self) -> ToolSpec:

@@ -1,4 +1,4 @@
-"""The option `--agent` of `crumb chat` and `crumb ask`: the agent that answers in a session."""
+"""The options `--agent` and `--to`: the agent that answers in a session, and the one that answers a message."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ AgentOption = Annotated[
     typer.Option(
         "--agent",
         help="Agent that answers in the session from now on. An empty text: all agents.",
+        show_default=False,
+        autocompletion=agent_names,
+    ),
+]
+
+
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="The only agent that answers this message. --agent is for the whole session.",
         show_default=False,
         autocompletion=agent_names,
     ),

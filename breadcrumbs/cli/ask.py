@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from breadcrumbs.cli.agent_choice import AgentOption, choose_agent
+from breadcrumbs.cli.agent_choice import AgentOption, ToOption, choose_agent
 from breadcrumbs.cli.client import as_user, open_client
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
@@ -45,6 +45,7 @@ def ask(
     ] = None,
     session: ContinueOption = None,
     agent: AgentOption = None,
+    to: ToOption = None,
     user: UserOption = None,
     timeout: TimeoutOption = 300.0,
     url: UrlOption = DEFAULT_URL,
@@ -57,7 +58,8 @@ def ask(
     crumb ask "Summarize this text" < notes.txt
     git diff | crumb ask "Write a commit message" > message.txt
     crumb ask "And in French?" --session demo
-    crumb ask "Write a poem" --agent poet
+    crumb ask "Write a poem" --to poet              only this message
+    crumb ask "Write a poem" --agent poet           also later messages of the session
 
     Text from a pipe is sent after the question, separated by an empty line. The exit code is 0 with an answer and 1
     without one; the reason is printed on standard error. Ctrl-C cancels the answer, and the exit code is 130.
@@ -69,7 +71,7 @@ def ask(
         credentials = token if user is None else as_user(first, user)
     with open_client(url, credentials, retries=_RETRIES) as client:
         choose_agent(client, name, agent)
-        code = _ask(client, name, text, timeout or None)
+        code = _ask(_Turn(client, client.session(name), to), text, timeout or None)
     if session is None and sys.stdout.isatty() and sys.stderr.isatty():
         say(f"continue with: crumb ask --session {name} …")
     return code
@@ -93,12 +95,10 @@ def _read_input() -> str:
     return raw.decode()
 
 
-def _ask(client: Client, name: str, text: str, timeout: float | None) -> int:
-    from breadcrumbs.cli.chat_display import PipeDisplay, TerminalDisplay
+def _ask(turn: _Turn, text: str, timeout: float | None) -> int:
     from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
 
-    display = TerminalDisplay() if sys.stdout.isatty() else PipeDisplay()
-    turn = _Turn(client, client.session(name), display)
+    display = turn.display
     try:
         turn.run(text, timeout)
     except KeyboardInterrupt:
@@ -109,8 +109,8 @@ def _ask(client: Client, name: str, text: str, timeout: float | None) -> int:
     except AgentFailed as failure:
         return _report(display, f"no answer: {failure.reason}")
     except NoAnswer as error:
-        late = f"crumb sessions messages {one_line(name)} shows a late answer"
-        reason = str(error) if _has_runner(client) else _NO_RUNNER
+        late = f"crumb sessions messages {one_line(turn.session.id)} shows a late answer"
+        reason = str(error) if _has_runner(turn.client) else _NO_RUNNER
         return _report(display, f"no answer: {reason}. {late}")
     except BreadcrumbsError:
         display.end_unfinished()
@@ -121,19 +121,22 @@ def _ask(client: Client, name: str, text: str, timeout: float | None) -> int:
 class _Turn:
     """One question and its answer."""
 
-    def __init__(self, client: Client, session: Session, display: Display) -> None:
+    def __init__(self, client: Client, session: Session, to: str | None) -> None:
+        from breadcrumbs.cli.chat_display import PipeDisplay, TerminalDisplay
+
+        self.client = client
         self.session = session
+        self.display: Display = TerminalDisplay() if sys.stdout.isatty() else PipeDisplay()
+        self._to = to
         self.message_id = ""
         """Id of the question. Empty: it is not stored yet."""
-        self._client = client
-        self._display = display
 
     def run(self, text: str, timeout: float | None) -> None:
         """Ask, and show the answer. Raises `NoAnswer` early if no agent runner is alive."""
         from breadcrumbs.client.errors import NoAnswer
 
         began = time.monotonic()
-        is_alive = _has_runner(self._client)
+        is_alive = _has_runner(self.client)
         if is_alive or (timeout is not None and timeout <= _RUNNER_SECONDS):
             self._follow(text, timeout)
             return
@@ -141,21 +144,21 @@ class _Turn:
             self._follow(text, _RUNNER_SECONDS)
         except NoAnswer:
             left = None if timeout is None else timeout - (time.monotonic() - began)
-            if not _has_runner(self._client) or (left is not None and left <= 0):
+            if not _has_runner(self.client) or (left is not None and left <= 0):
                 raise
             # A runner has started meanwhile.
-            self._display.show_answer(self.session.wait(self.message_id, timeout=left).text)
+            self.display.show_answer(self.session.wait(self.message_id, timeout=left).text)
 
     def _follow(self, text: str, timeout: float | None) -> None:
         from breadcrumbs.client.values import Answer, Delta, Written
 
-        for step in self.session.turn(text, timeout=timeout):
+        for step in self.session.turn(text, timeout=timeout, to=self._to):
             if isinstance(step, Written):
                 self.message_id = step.id
             elif isinstance(step, Answer):
-                self._display.show_answer(step.text)
+                self.display.show_answer(step.text)
             elif isinstance(step, Delta) and step.trigger_id == self.message_id:
-                self._display.show_piece(step)
+                self.display.show_piece(step)
 
 
 def _has_runner(client: Client) -> bool:

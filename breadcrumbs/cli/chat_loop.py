@@ -26,6 +26,7 @@ _HELP = """\
 /sessions        list sessions, most recently active first
 /new [NAME]      start a new session
 /switch NAME     continue another session
+/to AGENT TEXT   send a message that only this agent answers
 /history [N]     show the last N messages of this session
 /help            show this help
 /quit            leave the chat (or press Ctrl-D)
@@ -105,12 +106,13 @@ class ChatLoop:
 
     # A turn
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, to: str | None = None) -> None:
         message_id = ""
         try:
             for step in self._session.turn(
                 text,
                 timeout=self._timeout,
+                to=to,
                 last_event_id=self._last_event_ids.get(self._session.id),
                 on_connection=self._on_connection,
             ):
@@ -216,16 +218,30 @@ class ChatLoop:
                 self._display.show_problem(
                     "/switch needs the name of a session: /switch NAME (/sessions lists the names)"
                 )
-            case "/history" if not rest or rest.isdecimal():
-                self._show_messages(self._session.messages(last=max(1, int(rest or _HISTORY_LENGTH))))
+            case "/to":
+                self._say_to(rest)
             case "/history":
-                self.failed = True
-                self._display.show_problem("/history needs a number: /history 50")
+                self._show_history(rest)
             case _:
                 self.failed = True
                 self._display.show_problem(
                     f"unknown command {name}: /help lists the commands, and //… sends text with a slash"
                 )
+
+    def _say_to(self, rest: str) -> None:
+        agent, _, text = rest.partition(" ")
+        if text.strip():
+            self._say(text.strip(), agent)
+        else:
+            self.failed = True
+            self._display.show_problem("/to needs an agent and a text: /to poet Write about rain")
+
+    def _show_history(self, count: str) -> None:
+        if not count or count.isdecimal():
+            self._show_messages(self._session.messages(last=max(1, int(count or _HISTORY_LENGTH))))
+        else:
+            self.failed = True
+            self._display.show_problem("/history needs a number: /history 50")
 
     def _show_messages(self, messages: tuple[ChatMessage, ...]) -> None:
         for message in messages:

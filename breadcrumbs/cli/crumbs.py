@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import typer
 
+from breadcrumbs.cli.agent_choice import ToOption
 from breadcrumbs.cli.client import check_encodable, command_errors, next_page, open_client, path_of, send_json
 from breadcrumbs.cli.completion import breadcrumb_ids, session_names
 from breadcrumbs.cli.id_prefixes import find_breadcrumb, unique_length
@@ -47,7 +48,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
-from breadcrumbs.runtime.schema_names import USER_MESSAGE
+from breadcrumbs.runtime.schema_names import ADDRESSEE, USER_MESSAGE
 
 if TYPE_CHECKING:
     from breadcrumbs.client.sync import Client
@@ -98,6 +99,7 @@ def post(
     context: Annotated[
         str | None, typer.Option("--context", "-c", help="JSON object, @FILE, or - for standard input.")
     ] = None,
+    to: ToOption = None,
     ttl: Annotated[
         str | None, typer.Option("--ttl", help="Lifetime (90s, 1h, 7d), time of expiry, or never.")
     ] = None,
@@ -120,6 +122,8 @@ def post(
     """
     draft = Draft(text, session=session, schema=schema, title=title, tags=tag or (), context=context, ttl=ttl)
     document = draft.document()
+    if to is not None:
+        _address(document, to)
     check_encodable(document)
     with open_client(url, token) as first:  # without retries, to report a stopped server immediately
         first.request("GET", "/health")
@@ -133,6 +137,13 @@ def post(
     else:
         print_json(reply.json())
     return OK
+
+
+def _address(document: dict[str, Any], agent: str) -> None:
+    """Address a message to an agent."""
+    if document.get("schema_name") != USER_MESSAGE:
+        raise UsageError(f"--to is for messages: use it without --schema, or with --schema {USER_MESSAGE}")
+    document["context"][ADDRESSEE] = agent
 
 
 @dataclass(frozen=True, slots=True)

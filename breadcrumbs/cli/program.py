@@ -40,6 +40,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "feedback": ("feedback",),
     "dead_letters": ("dead-letters",),
     "workers": ("workers",),
+    "agents": ("agents",),
     "completion": ("completion",),
 }
 """The commands of each command module, in the order of the help."""

@@ -49,6 +49,13 @@ LanesOption = Annotated[
     int | None,
     typer.Option("--lanes", help="Number of lanes, for a new store only. [env: CRUMB_LANES; default: 64]"),
 ]
+NoDefaultAgentOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-default-agent",
+        help="Do not run the built-in assistant. [env: CRUMB_DEFAULT_AGENT=false]",
+    ),
+]
 LoadOption = Annotated[
     list[str] | None,
     typer.Option("--load", help="Python module with your own agents and tools. Runs only these."),
@@ -114,6 +121,7 @@ def up(
     new_store: NewStoreOption = False,
     context_config: ContextConfigOption = None,
     agents: AgentsOption = None,
+    no_default_agent: NoDefaultAgentOption = False,
     model: ModelOption = None,
     name: NameOption = None,
     log_level: LogLevelOption = None,
@@ -143,6 +151,7 @@ def up(
         new_store=new_store or None,
         context_config=context_config,
         agents=agents,
+        default_agent=False if no_default_agent else None,
         model=model,
         worker_name=name,
         log_level=log_level,
@@ -248,6 +257,7 @@ def run_agents(
     redis: RedisOption = None,
     data: DataOption = None,
     agents: AgentsOption = None,
+    no_default_agent: NoDefaultAgentOption = False,
     load: LoadOption = None,
     model: ModelOption = None,
     context_config: ContextConfigOption = None,
@@ -280,6 +290,7 @@ def run_agents(
         data=data,
         load=load or None,
         agents=agents,
+        default_agent=False if no_default_agent else None,
         model=model,
         context_config=context_config,
         lanes=lanes,

@@ -53,6 +53,8 @@ class Message(TypedDict, total=False):
     """Added to `user:message` and the tag of the session."""
     context: Mapping[str, Any] | None
     """Additional data, stored with the text."""
+    to: str | None
+    """The only agent that answers this message. None: the agent of the session, or all that the server selects."""
     idempotency_key: str | None
     """A second call with the same key returns the result of the first. None generates a new key."""
 
@@ -63,7 +65,7 @@ class Waiting(TypedDict, total=False):
     timeout: float | None
     """In seconds, 120 by default. None means no timeout."""
     agent: str | None
-    """Wait for the answer of this agent. None waits for the first answer."""
+    """Wait for the answer of this agent. None waits for the first answer. It does not address the message: see `to`."""
     on_connection: OnConnection | None
 
 

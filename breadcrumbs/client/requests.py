@@ -16,7 +16,7 @@ from breadcrumbs.client.not_finite import find_not_finite
 from breadcrumbs.client.options import EventOptions, Filters, Listing, Message, SessionChange, TokenRequest
 from breadcrumbs.client.values import SESSION
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
-from breadcrumbs.runtime.schema_names import AGENT_CANCEL, USER_MESSAGE
+from breadcrumbs.runtime.schema_names import ADDRESSEE, AGENT_CANCEL, USER_MESSAGE
 
 _BREADCRUMBS_PER_PAGE = 500
 _SESSIONS_PER_PAGE = 100
@@ -90,11 +90,12 @@ def create_request(
 
 
 def message_request(text: str, session: str | None, message: Message) -> Request:
+    addressed = {} if message.get("to") is None else {ADDRESSEE: message["to"]}
     fields = {
         "schema_name": USER_MESSAGE,
         "title": shorten_line(text),
         "tags": list(dict.fromkeys(("user:message", *_as_list(message.get("tags", ()))))),
-        "context": {**(message.get("context") or {}), "message": text},
+        "context": {**(message.get("context") or {}), "message": text, **addressed},
     }
     return create_request(fields, session=session, idempotency_key=message.get("idempotency_key"))
 

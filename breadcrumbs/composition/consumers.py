@@ -17,7 +17,7 @@ def read_consumers(store: Store, settings: Settings) -> LoadConsumers | None:
     Return None if the agents of the settings cannot be loaded. An agent runner reports the reason when it starts.
     """
     try:
-        agents = AgentsInForce(store, load_definitions(settings.agents))
+        agents = AgentsInForce(store, load_definitions(settings.agents, default=settings.default_agent))
     except (StartupError, OSError):
         return None
 

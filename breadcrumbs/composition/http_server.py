@@ -21,7 +21,8 @@ import anyio.to_thread
 import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
-from breadcrumbs.composition.answering_agents import read_answering_agents
+from breadcrumbs.composition.agent_overview import definition_routes
+from breadcrumbs.composition.answering_agents import agent_services
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.listener import open_listener
@@ -186,7 +187,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 config_routes = ConfigRoutes(
                     configs, config_file(settings, builds=workers), read_consumers(store, settings)
                 )
-                replays = ReplayRoutes(await open_server_models(stack, settings, workers=workers))
+                models = await open_server_models(stack, settings, workers=workers)
+                replays = ReplayRoutes(models)
                 operations = (
                     *CONTEXTS,
                     *RECEIPTS,
@@ -194,13 +196,12 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *replays.operations,
                     *check_routes(store, settings, workers=workers).operations,
                     *config_routes.operations,
+                    *definition_routes(store, settings, models).operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
                     *Guides.of_this_installation().operations,
                 )
-                app = build_app(
-                    store, hub, hygiene, settings, operations, read_answering_agents(store, configs)
-                )
+                app = build_app(store, hub, hygiene, settings, operations, agent_services(store, configs))
                 if (member := group.current()) is not None:
                     background.start_soon(member.publish_forever, partial(take_snapshot, app.metrics, member))
                 yield ServerServices(store, hub, hygiene, app)

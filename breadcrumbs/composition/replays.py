@@ -23,7 +23,10 @@ async def replay_models(settings: Settings) -> AsyncIterator[ReplayModels]:
     Raise `StartupError` if the settings are invalid.
     """
     async with ModelPool({**settings.models, "default": default_model(settings)}) as pool:
-        named = {agent.definition.model for agent in load_definitions(settings.agents)}
+        named = {
+            agent.definition.model
+            for agent in load_definitions(settings.agents, default=settings.default_agent)
+        }
         yield ReplayModels(
             pool,
             partial(open_toolbox, settings),

@@ -171,7 +171,9 @@ async def _check_configured(
 
     `runners`: running agent runners by the models that they offer. Those can have other settings.
     """
-    agents = [agent.definition.model for agent in load_definitions(settings.agents)]
+    agents = [
+        agent.definition.model for agent in load_definitions(settings.agents, default=settings.default_agent)
+    ]
     needed = [default_model(settings), *(model for model in agents if model)]
     limits = {"total_timeout": how.limit, "read_timeout": how.limit, "connect_timeout": how.limit}
     async with pool_for_checks(settings, limits) as pool:

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Final
 from uuid import UUID
 
 import anyio
@@ -21,26 +20,27 @@ from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
 from breadcrumbs.agents.models.registry import ModelPool
+from breadcrumbs.agents.other_agents import OtherAgents
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
-from breadcrumbs.composition.answering_agents import describe_agents
+from breadcrumbs.composition.answering_agents import describe_agents, find_reacting, read_posted_agents
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
+from breadcrumbs.composition.publishing import Publishing, wait_for_claims
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.published_configs import publishing
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.errors import InvalidInput, StartupError, StoreError
+from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
-from breadcrumbs.runtime.store.offered_models import ModelOffer, publish_models
-from breadcrumbs.runtime.store.published_agents import PublishedAgent, publish_agents
+from breadcrumbs.runtime.store.offered_models import ModelOffer
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
@@ -48,8 +48,6 @@ from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import Handler
 from breadcrumbs.runtime.workers.worker import Worker
 from breadcrumbs.runtime.workers.worker_info import WorkerInfo
-
-_PUBLISHED_CHECK_SECONDS: Final = 5.0
 
 # Context configs
 
@@ -136,7 +134,7 @@ async def agent_worker(
     adk = AdkServers(settings.adk)
     try:
         toolbox = open_toolbox(settings, tools)
-        configured = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
+        configured = [*(shared_agents(settings) if kind is None else ()), *agents]
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
         await adk.check_apps(configured)
@@ -145,9 +143,24 @@ async def agent_worker(
 
         choices = ModelChoices(models)
         offer = choices.offer(_common_model(configured))
-        published = _Published(store, kind or AgentRunner.kind, offer, tuple(describe_agents(configured)))
+        others = OtherAgents(
+            store,
+            kind=kind or AgentRunner.kind,
+            answering=settings.answering,
+            reacts=find_reacting(configs),
+            posted=None if kind is None else read_posted_agents(store),
+        )
+        published = Publishing(
+            store,
+            kind or AgentRunner.kind,
+            offer,
+            describe_agents(configured),
+            settings,
+            tuple(toolbox.names),
+        )
         await published.publish()
-        keeping = asyncio.create_task(published.keep())
+        await others.refresh()
+        keeping = asyncio.create_task(published.keep(others))
 
         def model_of(agent: ActiveAgent) -> Model:
             chosen = agent.chosen_model
@@ -177,7 +190,7 @@ async def agent_worker(
         )
         runner = AgentRunner(
             store,
-            AgentsInForce(store, configured, breadcrumbs=kind is None),
+            AgentsInForce(store, configured, breadcrumbs=kind is None, others=others),
             turns,
             consumers=consumers,
             inherited=settings.inherited_tags,
@@ -188,36 +201,10 @@ async def agent_worker(
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
+            await published.withdraw()
     finally:
         await models.close()
         await adk.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Published:
-    """Models and agents that a worker publishes for the processes that serve the API."""
-
-    store: Store
-    kind: str
-    models: ModelOffer
-    agents: tuple[PublishedAgent, ...]
-
-    async def publish(self) -> None:
-        await publish_models(self.store, self.kind, self.models)
-        await publish_agents(self.store, self.kind, self.agents)
-
-    async def keep(self) -> None:
-        """Publish them again if they are gone, until cancelled. The server can have been restored from a backup.
-
-        Lists of another worker of this kind are not replaced: during an update, two versions would replace each other.
-        """
-        while True:
-            await anyio.sleep(_PUBLISHED_CHECK_SECONDS)
-            try:
-                await publish_models(self.store, self.kind, self.models, if_absent=True)
-                await publish_agents(self.store, self.kind, self.agents, if_absent=True)
-            except StoreError:
-                pass  # the next check repeats it
 
 
 def _common_model(agents: Iterable[ActiveAgent]) -> str | None:
@@ -251,6 +238,11 @@ def _make_worker(parts: WorkerParts, handler: Handler, info: WorkerInfo | None =
         ),
         info=info or parts.info,
     )
+
+
+def shared_agents(settings: Settings) -> list[ActiveAgent]:
+    """Return the agents of the settings, which apply to all owners."""
+    return load_definitions(settings.agents, default=settings.default_agent)
 
 
 def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
@@ -291,12 +283,14 @@ async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[
     messages.
     """
     async with AsyncExitStack() as stack:
-        workers = []
+        workers, kinds = [], []
         for agent in own.agents:
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
+            kinds.append(kind)
             await start_at_newest_event(parts.store, kind)
             one = agent_worker(parts, [agent], tools=own.tools, kind=kind)
             workers.append(await stack.enter_async_context(one))
+        await wait_for_claims(parts.store, kinds)
         yield workers
 
 

@@ -32,6 +32,13 @@ class ReplayModels:
         self._choices = ModelChoices(pool)
         self._trusted = (*self._choices.specs, *configured)
 
+    def resolve(self, spec: str | None) -> Model:
+        """Return a model by a name that any client may use. None: the default model."""
+        return self._pool.resolve(spec)
+
+    def toolbox(self) -> Toolbox:
+        return self._toolbox()
+
     @property
     def tool_specs(self) -> ToolSpecs:
         return lambda names: self._toolbox().allowed(names).specs

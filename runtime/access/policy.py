@@ -74,6 +74,9 @@ _ADK_RULES: Final = {
 RULES: Final[Mapping[str, Rule]] = {
     "listModels": _READ,
     "listAnsweringAgents": _READ,
+    "listAgentsInForce": Rule(("subscriber",), narrowed=False),
+    "checkAgentDefinition": _READ,
+    "tryAgentDefinition": _ADMINISTER,  # it costs money
     "listSessions": _READ,
     "getSession": _READ,
     "listMessages": _READ,
@@ -496,6 +499,17 @@ def check_agent_choice(principal: Principal) -> None:
     if not may_choose_agent(principal):
         raise Forbidden(
             "choosing the agent of a session requires the role 'curator': use a token that has it"
+        )
+
+
+def check_addressee(principal: Principal, chosen: str | None, addressee: str) -> None:
+    """Check that a message of a session with a chosen agent is not addressed to another one.
+
+    Only a curator may choose the agent of a session. `chosen` is None if none was chosen.
+    """
+    if chosen not in (None, addressee) and not may_choose_agent(principal):
+        raise Forbidden(
+            f"the agent {chosen!r} was chosen for this session: addressing another one requires the role 'curator'"
         )
 
 

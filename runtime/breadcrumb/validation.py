@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from breadcrumbs.runtime.breadcrumb.nearest_names import field_names, nearest_name
 from breadcrumbs.runtime.errors import Complaint
 
 _MAX_COMPLAINTS: Final = 20
-_MAX_COMPARED: Final = 64
-"""Characters of an unknown field that are compared with the valid ones."""
 _STORE_FIELDS: Final = frozenset((
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
 ))  # fmt: skip
@@ -58,25 +56,10 @@ def error_lines(
 
 def unknown_field(path: Sequence[str], model: type[BaseModel]) -> str:
     """Return the message for an unknown field: the field that was probably meant, and all valid fields."""
-    valid = _field_names(path[:-1], model)
-    close = get_close_matches(path[-1][:_MAX_COMPARED], valid, 1)
-    suggestion = f": did you mean {close[0]!r}?" if close else ";"
+    valid = field_names(path[:-1], model)
+    close = nearest_name(path[-1], valid)
+    suggestion = ";" if close is None else f": did you mean {close!r}?"
     return f"unknown field{suggestion} use one of {', '.join(valid)}"
-
-
-def _field_names(path: Sequence[str], model: type[BaseModel]) -> list[str]:
-    """Return the field names of the model at a path. Parts of the path that are no fields are indexes."""
-    for part in path:
-        if part in model.model_fields:
-            model = _model_in(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the first pydantic model in a type annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
 
 
 def _complaint(detail: ValidationDetail, model: type[BaseModel] | None) -> Complaint:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
-from breadcrumbs.runtime.http.answering import LoadAgents
+from breadcrumbs.runtime.http.answering import AgentServices
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.middleware.metrics import Metrics
 from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
@@ -51,4 +51,4 @@ class Services:
     """Searches that run at the same time. One search can read thousands of messages."""
     limiter: RateLimiter | None
     """None: requests are not rate limited."""
-    answering_agents: LoadAgents
+    agents: AgentServices

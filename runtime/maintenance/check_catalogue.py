@@ -34,6 +34,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "dead-letters": "no event failed every attempt",
     "versions": "all processes have the same version",
     "worker-clocks": "clocks of the workers and of the Redis server",
+    "agents": "the rule for messages that several agents match",
     "models": "the servers of the models answer",
     "layout": "format of the store and number of lanes",
     "scripts": "the Redis server accepts the scripts",

@@ -4,6 +4,7 @@
 """
 
 __all__ = [
+    "answering",
     "connection_limits",
     "rates",
     "settings",

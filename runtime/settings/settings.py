@@ -30,6 +30,7 @@ from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.breadcrumb.ttl import Duration, Expiry
 from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.settings.answering import Answering
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.origins import check_origin
 from breadcrumbs.runtime.settings.rates import RateLimits
@@ -160,6 +161,17 @@ class Settings(BaseSettings):
     )
     agents: Path | None = Field(
         None, description="Folder with agent definitions. Default: the built-in agents"
+    )
+    default_agent: bool = Field(
+        True,
+        description="Run the built-in assistant if `agents` is not set. It does not answer a message that another "
+        "agent answers",
+    )
+    answering: Answering = Field(
+        "all",
+        description="Agents that answer a message if several match it. `all`: each of them. `first`: the one whose "
+        "agent_id comes first in the alphabet. `by_tag`: the one that a tag `for:<agent_id>` of the message names, "
+        "otherwise the first",
     )
     models: dict[str, Any] = Field(
         default_factory=dict,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
-from breadcrumbs.context_builder.json_positions import LocatedJson, NotJson
+from breadcrumbs.runtime.breadcrumb.json_positions import LocatedJson, NotJson
 from tests.contexts.support import document
 
 GOOD = """{

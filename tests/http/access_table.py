@@ -265,6 +265,12 @@ ROLL_BACK_CONFIG = matrix("""
   own       401  404    403     403    403   403     403   403  403    403 404     403/401 403/401
 """)
 
+# A trial uses only the caller's own definition.
+TRY_AGENT = matrix("""
+           none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
+  own       401  ok     403     403    403   403     403   403  403    403 ok      403/401 403/401
+""")
+
 READ_PUBLIC = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  ok     403     ok     ok    ok      ok    ok   ok     ok  ok      ok/401  ok/401
@@ -531,6 +537,12 @@ def _preview(target: Target) -> Any:
     return {"session_id": target.session, "config": CONTEXT_CONFIG, "trigger_id": None}
 
 
+def _try(target: Target) -> Any:
+    trigger = {"schema_name": "user.message.v1"}
+    definition = {"agent_id": "tried", "subscriptions": {"selectors": [trigger]}}
+    return {"definition": definition, "message": "Hello"}
+
+
 def _test(target: Target) -> Any:
     return {"session_id": target.session, "config": CONTEXT_CONFIG}
 
@@ -623,6 +635,9 @@ _CONTEXTS: tuple[Row, ...] = (
     Row("contextConfigValues", READ_CONFIGS),
     Row("listModels", READ_PUBLIC),
     Row("listAnsweringAgents", READ_PUBLIC),
+    Row("listAgentsInForce", without(READ_CONFIGS, "far")),
+    Row("checkAgentDefinition", READ_PUBLIC, body=lambda target: {"text": "{}"}),
+    Row("tryAgentDefinition", TRY_AGENT, body=_try),
     Row("readContextConfig", without(READ_CONFIGS, "far")),
     Row("replaceContextConfig", WRITE_CONFIG_FILE, body=lambda target: {"text": "{}"}),
     Row("contextConfigLog", without(READ_CONFIGS, "far")),

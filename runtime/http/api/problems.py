@@ -252,7 +252,7 @@ def problem(
         **(members or {}),
     }
     if complaints:
-        document["errors"] = [{"where": c.where, "message": c.message} for c in complaints]
+        document["errors"] = [{"where": c.where, "message": c.message, **c.position} for c in complaints]
     return Reply(type.status, orjson.dumps(document), PROBLEM_JSON, headers)
 
 

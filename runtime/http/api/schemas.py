@@ -228,6 +228,9 @@ class ProblemError(TypedDict):
 
     where: str
     message: str
+    pointer: NotRequired[
+        Annotated[str, Field(description="JSON pointer (RFC 6901) of the field, for errors of a definition")]
+    ]
     line: NotRequired[Annotated[int, Field(ge=1, description="Line in a text, starting at 1")]]
     column: NotRequired[Annotated[int, Field(ge=1, description="Column in characters, starting at 1")]]
 

@@ -59,6 +59,12 @@ class MessageCreate(BaseModel):
     message: Annotated[str, Field(min_length=1)]
     tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = []
     context: dict[str, Any] = {}
+    agent: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_NAME)] | None = Field(
+        None,
+        description="The only agent that answers this message: an `agent_id` of `GET /agents/answering`, or an agent "
+        "that reacts to the tags of the message. Stored as `addressed_to` in the context. Default: the agent of the "
+        "session, or else all that the setting `answering` selects",
+    )
 
 
 class ForkRequest(BaseModel):

@@ -57,7 +57,7 @@ class AnsweringAgents(TypedDict):
     successes=(SuccessReply(200, "The agents.", AnsweringAgents),),
 )
 async def list_answering_agents(call: HttpCall) -> Reply:
-    agents = await call.services.answering_agents(call.principal.owner_id)
+    agents = await call.services.agents.answering(call.principal.owner_id)
     document: AnsweringAgents = {
         "agents": [_agent_view(agent) for agent in agents],
         "may_choose": policy.may_choose_agent(call.principal),
@@ -82,7 +82,7 @@ async def admit_agent_choice(call: HttpCall, agent_id: str | None) -> str | None
     policy.check_agent_choice(call.principal)
     if agent_id is None:
         return None
-    names = [agent.agent_id for agent in await call.services.answering_agents(call.principal.owner_id)]
+    names = [agent.agent_id for agent in await call.services.agents.answering(call.principal.owner_id)]
     if agent_id not in names:
         listed = ", ".join(names[:_MAX_NAMED]) or "none"
         raise InvalidInput(f"no such agent answers users' messages. Agents that do: {listed}", where="agent")

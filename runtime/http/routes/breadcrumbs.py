@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -15,6 +14,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import InvalidCursor
 from breadcrumbs.runtime.hints.hints import apply_hints
+from breadcrumbs.runtime.http.admission import admit_changes, check_addressee, check_definition
 from breadcrumbs.runtime.http.api import listing
 from breadcrumbs.runtime.http.api.call import HttpCall, read_json
 from breadcrumbs.runtime.http.api.conditions import (
@@ -118,7 +118,11 @@ routes = Routes("Breadcrumbs")
 )
 async def create(call: HttpCall) -> Reply:
     principal = call.principal
-    new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
+    call.media_type()
+    raw = await call.body()
+    new = policy.admit_new(principal, BreadcrumbCreate.parse(read_json(raw)))
+    check_definition(call, new, raw)
+    await check_addressee(call, new)
     written = await Sessions(call.services.store).create_as(
         principal, new, idempotency_key=idempotency_key(call)
     )
@@ -164,6 +168,7 @@ async def update(call: HttpCall) -> Reply:
     principal, id = call.principal, call.path_id()
     expected = expected_version(call)
     media_type = call.media_type()
+    merges = media_type == MERGE_PATCH_TYPE
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
     await _check_session_user(call, id)
     written = await call.services.store.update(
@@ -172,9 +177,7 @@ async def update(call: HttpCall) -> Reply:
         change,
         by=principal.agent_id,
         expected_version=expected,
-        options=UpdateOptions(
-            merge_context=media_type == MERGE_PATCH_TYPE, admit=partial(policy.admit_change, principal)
-        ),
+        options=UpdateOptions(merge_context=merges, admit=admit_changes(call, merges=merges)),
     )
     body: Updated = {
         "ok": True,

@@ -13,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER_MESSAGE_TA
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, NothingToRetry
+from breadcrumbs.runtime.http.admission import check_addressee
 from breadcrumbs.runtime.http.api.bodies import parse_body
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
@@ -55,7 +56,7 @@ from breadcrumbs.runtime.http.routes.waiting import (
     wait_for_answer,
     wants_stream,
 )
-from breadcrumbs.runtime.schema_names import USER_MESSAGE
+from breadcrumbs.runtime.schema_names import ADDRESSEE, USER_MESSAGE
 from breadcrumbs.runtime.sessions.messages import (
     MAX_PAGE_MESSAGES,
     PageRange,
@@ -163,7 +164,8 @@ async def get_message(call: HttpCall) -> Reply:
     summary="Post a message",
     description=(
         "Posts a `user.message.v1` breadcrumb in the session. A missing session is created. If-Match is the version "
-        "of the session. With `wait` the reply contains the answer. With `Accept: text/event-stream` it is a stream "
+        "of the session. With `agent` only this agent answers. With `wait` the reply contains the answer. With "
+        "`Accept: text/event-stream` it is a stream "
         "of named events: `message`, a `delta` for each piece, then `answer` or `error`. The stream ends with "
         "`timeout` after the waiting time, and with `problem` if there can be no answer. A client that disconnects "
         "does not stop the turn. Waiting also requires the role `subscriber`."
@@ -240,6 +242,7 @@ async def _post_message(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Wri
             raise session_not_found(session)
         user = None if existing is None else existing.user
     new = _message_breadcrumb(principal, session, request, user)
+    await check_addressee(call, new)
     written = await sessions.create_as(
         principal, new, idempotency_key=idempotency_key(call), session_version=expected
     )
@@ -267,6 +270,8 @@ def _message_breadcrumb(
         "tags": list(dict.fromkeys([USER_MESSAGE_TAG, SESSION + session, *request.tags])),
         "context": {**request.context, "message": request.message},
     }
+    if request.agent is not None:
+        fields["context"] = {**request.context, "message": request.message, ADDRESSEE: request.agent}
     new = policy.admit_new(principal, BreadcrumbCreate.parse(fields))
     if user_in(new.tags) is not None:
         return new

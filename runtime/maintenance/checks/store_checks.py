@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from breadcrumbs.runtime.maintenance.checks.agents import check_agents
 from breadcrumbs.runtime.maintenance.checks.events import check_events
 from breadcrumbs.runtime.maintenance.checks.expiry import check_expired
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
@@ -50,6 +51,7 @@ def system_checks(store: Store, options: StoreCheckOptions) -> list[Check]:
     return [
         Check((*SERVER_CHECKS, "clock"), partial(check_server, store)),
         Check(WORKER_CHECKS, partial(_check_workers, store, options)),
+        _single("agents", partial(_check_agents, store, options)),
         Check(PROCESS_CHECKS, partial(_check_processes, store, options)),
         _single("layout", partial(check_layout, store, wanted_lanes=options.wanted_lanes, fix=options.fix)),
         Check(("events",), partial(check_events, store, options.schedule, window=options.window)),
@@ -79,6 +81,10 @@ async def _check_workers(store: Store, options: StoreCheckOptions) -> list[Findi
     if not options.stopped:
         return findings
     return [*_skipped("workers", "lag"), *(one for one in findings if one.id == "dead-letters")]
+
+
+async def _check_agents(store: Store, options: StoreCheckOptions) -> Finding:
+    return _skipped("agents")[0] if options.stopped else await check_agents(store)
 
 
 async def _check_processes(store: Store, options: StoreCheckOptions) -> list[Finding]:
