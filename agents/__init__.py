@@ -17,7 +17,9 @@ __all__ = [
     "remote_adk",
     "runner",
     "setups",
+    "step_journal",
     "tool_steps",
+    "tool_use",
     "tools",
     "turn",
 ]

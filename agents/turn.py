@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import agent_span
-from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
+from breadcrumbs.agents.tool_steps import PARAGRAPH, ModelInput, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
@@ -270,7 +271,9 @@ class AgentTurns:
                 return await self._run_function(request, shown, function, call)
             if definition.kind == "adk":
                 return await self._run_remote(request, shown, deltas.write)
-            result = await self._steps.run(request, messages, deltas.write, observer)
+            made_with = partial(self._receipts.made_with, request, shown)
+            given = ModelInput(messages, made_with, deltas.write, observer)
+            result = await self._steps.run(request, given)
         *before, last = result.texts
         answer = parse_answer(check_text(last))
         creator = {**_creator(definition), "model": public_name(result.record.model)}

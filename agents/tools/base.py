@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 from uuid import UUID
 
 import anyio
@@ -57,6 +57,8 @@ class ToolContext:
     agent_id: str
     trigger_id: str
     store: Store | None
+    request_id: str | None = None
+    """Id of the `tool.request.v1`, and idempotency key of the call: equal if the call runs again after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,23 @@ class ToolResult:
     output: Any
     error: str | None
     duration_ms: float
+    is_unknown: bool = False
+    """The worker stopped while the tool was running, and the tool did not run again."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """Options of a tool."""
+
+    name: str | None
+    """Default: the name of the function."""
+    description: str | None
+    """Default: the docstring of the function."""
+    timeout: float
+    """Seconds."""
+    return_to_llm: bool
+    """False: the turn ends with the output of the tool, and the model is not called again."""
+    idempotent: bool
+    """True: if the worker stopped while the tool was running, it runs again with the same `ToolContext.request_id`."""
 
 
 class Tool:
@@ -76,12 +95,11 @@ class Tool:
         self,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
-        description: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        return_to_llm: bool = True,
         local_names: dict[str, Any] | None = None,
+        **options: Unpack[ToolOptions],
     ) -> None:
+        name, description = options.get("name"), options.get("description")
+        timeout = options.get("timeout", DEFAULT_TIMEOUT)
         self.name = name if name is not None else getattr(function, "__name__", "")
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
@@ -97,7 +115,8 @@ class Tool:
         self._parameters = read_parameters(function, injected=ToolContext, local_names=local_names)
         self.description = description if description is not None else self._parameters.description
         self.timeout = timeout
-        self.return_to_llm = return_to_llm
+        self.return_to_llm = options.get("return_to_llm", True)
+        self.idempotent = options.get("idempotent", False)
         self.function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
@@ -207,37 +226,20 @@ def is_being_cancelled() -> bool:
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    return_to_llm: bool = True,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    return_to_llm: bool = True,
+    function: Callable[..., Any] | None = None, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool from a typed function, async or not.
 
     `timeout` is in seconds. With `return_to_llm=False` the turn ends with the output of the tool. The model is not
-    called again.
+    called again. If the worker stops while an `idempotent` tool runs, the tool runs again with the same
+    `ToolContext.request_id`. Any other tool does not run again, and the model is told that the outcome is unknown.
     """
     local_names = dict(sys._getframe(1).f_locals)
 
     def make(function: Callable[..., Any]) -> Tool:
-        return Tool(
-            function,
-            name=name,
-            description=description,
-            timeout=timeout,
-            return_to_llm=return_to_llm,
-            local_names=local_names,
-        )
+        return Tool(function, local_names=local_names, **options)
 
     return make if function is None else make(function)
 
@@ -305,7 +307,11 @@ class Toolbox:
                 "name": one.name,
                 "description": one.description,
                 "inputSchema": one.parameters,
-                "capabilities": {"timeout": round(one.timeout * 1000), "return_to_llm": one.return_to_llm},
+                "capabilities": {
+                    "timeout": round(one.timeout * 1000),
+                    "return_to_llm": one.return_to_llm,
+                    "idempotent": one.idempotent,
+                },
                 "status": "active",
             }
             for one in sorted(self, key=lambda one: one.name)

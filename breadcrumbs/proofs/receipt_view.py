@@ -115,6 +115,10 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     shown |= {name: value for name, value in zip(_TOKENS, tokens, strict=False) if value is not None}
     if tools := call.get("tools"):
         shown["tool_requests"] = [entry if isinstance(entry, str) else entry[0] for entry in tools]
+    if "step" in call:
+        shown["step_id"] = call["step"]
+    if call.get("replayed"):
+        shown["replayed"] = True
     return shown
 
 

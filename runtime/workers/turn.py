@@ -95,9 +95,9 @@ class Turn:
         ended = None if answer is None else self.ended_answers(answer)
         return Fence(lease, since=since, ended=ended, cached=cached)
 
-    def committed(self, store: Store, crumb: Breadcrumb) -> None:
+    def committed(self, store: Store, *crumbs: Breadcrumb) -> None:
         """Note the result of a commit. Without this call, the next turn of the session reads everything again."""
-        self.lane.sessions.end_commit(store, self.event, crumb)
+        self.lane.sessions.end_commit(store, self.event, *crumbs)
 
     async def read_batch(self, store: Store, *reads: Read[Any] | SessionRead) -> list[Any]:
         """Return the results of reads. The memory of the worker answers those of the session, if it can."""
