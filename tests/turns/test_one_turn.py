@@ -142,7 +142,7 @@ async def test_R2_everything_a_turn_produces_has_the_session_as_a_tag_and_in_its
                 "tool.started.v1",
                 "tool.response.v1",
                 ERROR,
-            )  # fmt: skip
+            )
         }
         assert all(made.values()), made
         for crumb in (crumb for crumbs in made.values() for crumb in crumbs):
