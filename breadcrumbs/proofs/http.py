@@ -50,6 +50,7 @@ class CallView(TypedDict):
     step_id: NotRequired[
         Annotated[Id, Field(description="The stored reply (`agent.step.v1`), if it called tools.")]
     ]
+    tools: NotRequired[Annotated[list[str], Field(description="Names of the tools that the reply called.")]]
     replayed: NotRequired[
         Annotated[
             bool,
