@@ -9,6 +9,7 @@ __all__ = [
     "answer",
     "chosen_agent",
     "definition",
+    "external_calls",
     "functions",
     "models",
     "prompt",

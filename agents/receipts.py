@@ -15,6 +15,7 @@ keys and their values are short, because each answer has a receipt:
         dialect      [stream, …omitted fields], if it differs from the setup
         tools        ids of the tool requests that the reply made. Older versions with `text`: [id, call id]
         step         id of the `agent.step.v1` with the text and the tool calls of the reply
+        responses    ids of the responses that other processes wrote, by the ids of their requests
         replayed     true: an earlier attempt made the call, and this one used its stored step
         made_with    setup and context of a replayed call, if they differ from those of the answer
         text         only in older versions: text before the tool calls, if an earlier attempt wrote the requests
@@ -112,6 +113,8 @@ class RecordedCall:
     tool_requests: list[UUID] = field(default_factory=list)
     made_with: Mapping[str, Any] | None = None
     """Setup and context of the call. None: those of the answer."""
+    responses: dict[str, str] = field(default_factory=dict)
+    """Responses of other processes: their ids, by the id of the tool request."""
     is_replayed: bool = False
     """An earlier attempt made the call, and this one uses its stored step."""
 
@@ -154,6 +157,8 @@ class RecordedCall:
         if self.step_id is None:
             return {}
         fields: dict[str, Any] = {"tools": [str(id) for id in self.tool_requests], "step": str(self.step_id)}
+        if self.responses:
+            fields["responses"] = self.responses
         if self.is_replayed:
             fields["replayed"] = True
         if self.made_with is not None and self.made_with != made_with:

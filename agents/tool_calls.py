@@ -11,14 +11,22 @@ and `tool.response.v1` with its result. A worker that takes over a turn decides 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
+import anyio
+
 from breadcrumbs.agents.commit import NewBreadcrumb, commit, commit_together
+from breadcrumbs.agents.external_calls import ExternalCalls, external_result
 from breadcrumbs.agents.spans import traced_tool
 from breadcrumbs.agents.tool_use import ToolUse, status_of, stored_result, unknown_result
-from breadcrumbs.agents.tools.base import ToolContext, ToolResult
+from breadcrumbs.agents.tools.base import Tool, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import TOOL_REQUEST, TOOL_RESPONSE, TOOL_STARTED
 from breadcrumbs.runtime.store.batched_reads import newest_of
 from breadcrumbs.runtime.store.store import Store
@@ -35,16 +43,47 @@ class ToolCalls:
     def __init__(self, store: Store, inherited: tuple[str, ...]) -> None:
         self._store = store
         self._inherited = inherited
+        self.external = ExternalCalls(store)
 
     def requested(self, use: ToolUse) -> NewBreadcrumb:
         """Return the `tool.request.v1` of a call."""
         fields = use.requested_fields()
-        return use.request_id, self._breadcrumb(use, TOOL_REQUEST, use.name, ["tool:request"], fields)
+        return use.request_id, self._breadcrumb(use, TOOL_REQUEST, use.name, use.request_tags, fields)
 
     def started(self, use: ToolUse) -> NewBreadcrumb:
         """Return the `tool.started.v1` of a call."""
         fields = use.started_fields()
         return use.started_id, self._breadcrumb(use, TOOL_STARTED, use.name, [INTERNAL], fields)
+
+    async def wait(self, use: ToolUse, tool: Tool, limit: anyio.CancelScope | None) -> ToolResult:
+        """Wait for the response of another process to a call. Store an error if there is none in time.
+
+        The time limit of the attempt (`limit`) does not count while the turn waits, and the turn needs no slot.
+        """
+        response, _ = await self._read_progress(use)
+        if response is not None:
+            return stored_result(response.context)
+        if (problem := _find_problem(use, tool)) is not None:
+            return await self._store_error(use, problem)
+        request = await self._store.get(use.request.owner, use.request_id, count_read=False)
+        with _without_limit(limit), use.request.turn.waiting_outside() as back:
+            response = await self.external.wait(request, tool.timeout)
+            await back()
+        if response is None:
+            return await self._store_error(
+                use,
+                f"no response from {use.name} within {tool.timeout:g} s. The process that runs it may be stopped, and "
+                "the call can still have had its effect.",
+            )
+        result = external_result(response.context)
+        use.request.facts.tool_called(use.name, ok=result.ok)
+        return replace(result, response_id=response.id)
+
+    async def _store_error(self, use: ToolUse, error: str) -> ToolResult:
+        result = ToolResult(False, None, error, 0.0)
+        use.request.facts.tool_called(use.name, ok=False)
+        await self._store_response(use, result)
+        return result
 
     async def run(self, use: ToolUse, *, is_started: bool, may_be_stored: bool) -> ToolResult:
         """Run a tool and store its response, or return the stored response.
@@ -108,3 +147,30 @@ class ToolCalls:
         return BreadcrumbCreate.parse(
             {"schema_name": schema_name, "title": title, "tags": tags, "context": context}
         )
+
+
+def _find_problem(use: ToolUse, tool: Tool) -> str | None:
+    """Return why a call cannot be sent to another process, or None."""
+    if use.request.trigger.session_id is None:
+        return f"{use.name} runs in another process, which needs a session: this message has none"
+    if "unreadable" in (input := use.requested_fields()["input"]) or not isinstance(input, dict):
+        return f"{use.name}: the arguments are not a JSON object, or longer than 100,000 characters"
+    try:
+        tool.check_arguments(use.call.arguments)
+    except InvalidInput as error:
+        return f"{use.name}: {error.message}"
+    return None
+
+
+@contextmanager
+def _without_limit(limit: anyio.CancelScope | None) -> Iterator[None]:
+    """Suspend the time limit of an attempt."""
+    if limit is None:
+        yield
+        return
+    left = limit.deadline - anyio.current_time()
+    limit.deadline = math.inf
+    try:
+        yield
+    finally:
+        limit.deadline = anyio.current_time() + left

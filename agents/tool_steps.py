@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
+
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.models.base import (
     CallObserver,
@@ -30,7 +32,9 @@ from breadcrumbs.agents.step_journal import MadeWith, StepJournal, storable_repl
 from breadcrumbs.agents.tool_calls import ToolCalls
 from breadcrumbs.agents.tool_use import ToolUse, result_text, step_messages, tool_uses
 from breadcrumbs.agents.tools.base import Toolbox, ToolResult
+from breadcrumbs.agents.tools.external import DeclaredTool
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.telemetry.turns import Tokens
@@ -57,6 +61,8 @@ class ModelInput:
     """Returns the setup and the context of the prompt, for steps."""
     on_delta: OnDelta
     observer: CallObserver | None = None
+    limit: anyio.CancelScope | None = None
+    """The time limit of the attempt. It does not count while the turn waits for another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class ToolSteps:
             if not reply.tool_calls:
                 return ModelAnswer([*texts, reply.text], record)
             uses = tool_uses(request, reply, toolbox, number)
-            results = await self._run_tools(uses, call)
+            results = await self._run_tools(uses, call, given.limit)
             if not any(use.returns_to_model for use in uses):
                 return ModelAnswer([*texts, reply.text or _results_text(uses, results)], record)
             if reply.text.strip():
@@ -162,23 +168,36 @@ class ToolSteps:
             turn.record.calls[-1] = stored
         return stored
 
-    async def _run_tools(self, uses: list[ToolUse], call: RecordedCall) -> list[ToolResult]:
-        """Run the tool calls of a step in order."""
+    async def _run_tools(
+        self, uses: list[ToolUse], call: RecordedCall, limit: anyio.CancelScope | None
+    ) -> list[ToolResult]:
+        """Run the tool calls of a step in order. Other processes can run theirs at the same time."""
         may_be_stored = call.is_replayed or uses[0].request.may_be_repeated
-        return [
-            await self._calls.run(
-                use,
-                is_started=use is uses[0] and _starts_with_step(use, call),
-                may_be_stored=may_be_stored,
-            )
-            for use in uses
-        ]
+        results: list[ToolResult] = []
+        for use in uses:
+            if use.tool is not None and use.tool.external:
+                result = await self._calls.wait(use, use.tool, limit)
+                if result.response_id is not None:
+                    call.responses[str(use.request_id)] = str(result.response_id)
+            else:
+                is_started = use is uses[0] and _starts_with_step(use, call)
+                result = await self._calls.run(use, is_started=is_started, may_be_stored=may_be_stored)
+            results.append(result)
+        return results
+
+    def note_response(self, event: Event) -> None:
+        """Note a new `tool.response.v1`, which a turn can wait for."""
+        self._calls.external.arrived(event)
 
     def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
+        definition = request.definition
         try:
-            return self._toolbox.allowed(request.definition.tools)
+            toolbox = self._toolbox.allowed(definition.tools)
+            for external in definition.external_tools:
+                toolbox.add(DeclaredTool(external))
         except InvalidInput as error:
-            raise TurnFailed(f"{request.definition.agent_id}: {error}") from error
+            raise TurnFailed(f"{definition.agent_id}: {error}") from error
+        return toolbox
 
 
 def _starts_with_step(use: ToolUse, call: RecordedCall) -> bool:
@@ -186,7 +205,9 @@ def _starts_with_step(use: ToolUse, call: RecordedCall) -> bool:
 
     If an earlier attempt can have started the same call, its progress has to be read first.
     """
-    return use.tool is not None and not call.is_replayed and not use.request.may_be_repeated
+    if use.tool is None or use.is_external:
+        return False
+    return not call.is_replayed and not use.request.may_be_repeated
 
 
 async def _replay(call: RecordedCall, timed: TimedCall) -> None:

@@ -54,6 +54,16 @@ class ToolUse:
         return self.tool is None or self.tool.idempotent
 
     @property
+    def is_external(self) -> bool:
+        """Whether another process runs the tool."""
+        return self.tool is not None and self.tool.external
+
+    @property
+    def request_tags(self) -> list[str]:
+        """The tags of the request. Another process finds its requests by the name of the tool."""
+        return ["tool:request", f"tool:{self.name}"] if self.is_external else ["tool:request"]
+
+    @property
     def request_id(self) -> UUID:
         return self.derived_id("request")
 
@@ -80,8 +90,12 @@ class ToolUse:
     def requested_fields(self) -> dict[str, Any]:
         """Return the context of the `tool.request.v1`."""
         input = _parse_input(self.call.arguments)
+        external = (
+            {"external": True, "timeout_seconds": self.tool.timeout} if self.is_external and self.tool else {}
+        )
         return {
             **self._common_fields(),
+            **external,
             "input": input,
             "input_digest": sha256(canonical(input)).hexdigest(),
             "requestedBy": self.request.definition.agent_id,

@@ -39,6 +39,8 @@ from breadcrumbs.runtime.schema_names import TOOL_CATALOG
 from breadcrumbs.runtime.store.store import Store
 
 DEFAULT_TIMEOUT: Final = 30.0
+EXTERNAL_TIMEOUT: Final = 300.0
+"""Default time limit of a tool that another process runs, in seconds from the request."""
 MAX_THREADS: Final = 32
 """Limit per tool that is not async. A tool that hangs uses up only its own threads."""
 
@@ -71,6 +73,8 @@ class ToolResult:
     duration_ms: float
     is_unknown: bool = False
     """The worker stopped while the tool was running, and the tool did not run again."""
+    response_id: UUID | None = None
+    """The response of another process that the result was taken from."""
 
 
 class ToolOptions(TypedDict, total=False):
@@ -86,6 +90,8 @@ class ToolOptions(TypedDict, total=False):
     """False: the turn ends with the output of the tool, and the model is not called again."""
     idempotent: bool
     """True: if the worker stopped while the tool was running, it runs again with the same `ToolContext.request_id`."""
+    external: bool
+    """True: another process runs the tool, such as `crumb run-tools`. The agent waits for its response."""
 
 
 class Tool:
@@ -99,7 +105,8 @@ class Tool:
         **options: Unpack[ToolOptions],
     ) -> None:
         name, description = options.get("name"), options.get("description")
-        timeout = options.get("timeout", DEFAULT_TIMEOUT)
+        self.external = options.get("external", False)
+        timeout = options.get("timeout", EXTERNAL_TIMEOUT if self.external else DEFAULT_TIMEOUT)
         self.name = name if name is not None else getattr(function, "__name__", "")
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
@@ -131,6 +138,10 @@ class Tool:
     @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def check_arguments(self, arguments: str) -> None:
+        """Raise `InvalidInput` if the function does not accept the arguments of a model."""
+        self._parameters.read(arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -235,6 +246,7 @@ def tool(
     `timeout` is in seconds. With `return_to_llm=False` the turn ends with the output of the tool. The model is not
     called again. If the worker stops while an `idempotent` tool runs, the tool runs again with the same
     `ToolContext.request_id`. Any other tool does not run again, and the model is told that the outcome is unknown.
+    Another process runs an `external` tool, such as `crumb run-tools`. Its timeout begins with the request.
     """
     local_names = dict(sys._getframe(1).f_locals)
 
@@ -311,6 +323,7 @@ class Toolbox:
                     "timeout": round(one.timeout * 1000),
                     "return_to_llm": one.return_to_llm,
                     "idempotent": one.idempotent,
+                    **({"external": True} if one.external else {}),
                 },
                 "status": "active",
             }

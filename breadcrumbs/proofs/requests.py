@@ -6,13 +6,14 @@ tool calls of the turn. If one of them was deleted, the request is not rebuilt, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
 
+from breadcrumbs.agents.external_calls import external_result
 from breadcrumbs.agents.models.base import (
     Dialect,
     ModelReply,
@@ -366,6 +367,9 @@ async def _step_messages(
     agent_id, origin = str(turn.setup.document["agent_id"]), str(answer.context.get("trigger_id"))
     results: list[ToolResult] = []
     for place, (id, made) in enumerate(zip(call["tools"], reply.tool_calls, strict=True)):
+        if isinstance(outside := call.get("responses"), dict) and id in outside:
+            results.append(await _load_result(store, answer, UUID(outside[id]), external_result))
+            continue
         lane = UUID(id).int >> 64 & _LANE_BITS
         step = f"{number}.{place}"
         response_id = derived_id(lane, "response", agent_id, origin, step, made.name, made.arguments)
@@ -373,13 +377,18 @@ async def _step_messages(
     return step_messages(reply.text, reply.tool_calls, results)
 
 
-async def _load_result(store: Store, answer: Breadcrumb, id: UUID) -> ToolResult:
+async def _load_result(
+    store: Store,
+    answer: Breadcrumb,
+    id: UUID,
+    read: Callable[[Mapping[str, Any]], ToolResult] = stored_result,
+) -> ToolResult:
     """Return the result in a tool response. Raise `NotRebuildable` if it is gone."""
     try:
         response = await _first_version(store, await store.get(answer.owner_id, id, count_read=False))
         if response.schema_name != TOOL_RESPONSE or response.session_id != answer.session_id:
             raise NotFound("not a tool response of this session")
-        return stored_result(response.context)
+        return read(response.context)
     except (NotFound, KeyError, TypeError):
         reason = f"the tool response {id} was deleted or has expired"
         raise NotRebuildable(Missing("tool call", reason, str(id))) from None

@@ -5,7 +5,8 @@ A worker creates a new `Turn` for each attempt, and passes it to its handler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
@@ -136,6 +137,12 @@ class Turn:
         The same parts give the same id in each attempt.
         """
         return derived_id(self.event.lane, *parts)
+
+    @contextmanager
+    def waiting_outside(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Release the slot while the turn waits for another process. Yield a function that takes a slot again."""
+        self.slot.release()
+        yield self.slot.acquire
 
     def waiting(self) -> list[Event]:
         """Return the waiting events of the same session, oldest first."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -128,7 +128,6 @@ class PaidModel(ThreadingHTTPServer):
 class _Replies(BaseHTTPRequestHandler):
     server: PaidModel
     protocol_version = "HTTP/1.1"
-    error_content_type: ClassVar[str] = "text/plain"
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
