@@ -10,6 +10,7 @@ __all__ = [
     "chosen_agent",
     "definition",
     "definition_checks",
+    "external_calls",
     "functions",
     "http",
     "models",
@@ -20,7 +21,9 @@ __all__ = [
     "remote_adk",
     "runner",
     "setups",
+    "step_journal",
     "tool_steps",
+    "tool_use",
     "tools",
     "turn",
 ]

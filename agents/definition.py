@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from breadcrumbs.agents.tools.external import ExternalToolDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.retrieval.sources import COUNTABLE, Fetch, Source
@@ -27,7 +28,7 @@ waiting messages with one answer.
 # The pattern has no `{1,200}`: pydantic would need 170 ms at each start to compile it.
 AppName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")]
 
-_MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
+_MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools", "external_tools")
 
 ERROR_PATH = "at"
 """Key in the context of a pydantic error: the path of the field, if a validator of the whole definition failed."""
@@ -132,6 +133,9 @@ class AgentDefinition(BaseModel):
     tools: Annotated[tuple[str, ...], Field(max_length=128)] = Field(
         (), description="Names of the tools that the agent may use"
     )
+    external_tools: Annotated[tuple[ExternalToolDefinition, ...], Field(max_length=64)] = Field(
+        (), description="Tools that another process runs, with the schemas of their parameters"
+    )
     subscriptions: AgentSelectors = Field(
         AgentSelectors(), description="The breadcrumbs that the agent reacts to"
     )
@@ -167,6 +171,13 @@ class AgentDefinition(BaseModel):
             if selector.role == "trigger" and selector.is_empty:
                 message = "a trigger without conditions would match the agent's own answers: add a condition"
                 raise _error(message, "subscriptions", "selectors", number)
+        return self
+
+    @model_validator(mode="after")
+    def _check_external_tools(self) -> AgentDefinition:
+        names = [*self.tools, *(tool.name for tool in self.external_tools)]
+        if self.external_tools and len(names) != len(set(names)):
+            raise ValueError("a name occurs twice in tools and external_tools: change or remove one")
         return self
 
     @model_validator(mode="after")

@@ -34,11 +34,21 @@ class ReceiptWriter:
 
     async def of_model(self, request: AnswerRequest, shown: ShownParts, record: TurnRecord) -> dict[str, Any]:
         """Return the receipt of an answer of a model."""
-        dialect = record.calls[0].sent.dialect
+        dialect = record.dialect
         setup = Setup(request.definition, "model", record.model, dialect, record.tools, _config_of(request))
         receipt = await self._start(request.owner, setup, shown)
-        receipt["calls"] = [call.entry(dialect) for call in record.calls]
+        made_with = _with_context(request, receipt)
+        receipt["calls"] = [call.entry(dialect, made_with) for call in record.calls]
         return receipt | _attempt(request)
+
+    async def made_with(
+        self, request: AnswerRequest, shown: ShownParts, record: TurnRecord
+    ) -> dict[str, Any]:
+        """Return the setup and the context of the model calls of a turn, for its steps."""
+        setup = Setup(
+            request.definition, "model", record.model, record.dialect, record.tools, _config_of(request)
+        )
+        return _with_context(request, await self._start(request.owner, setup, shown))
 
     async def of_function(
         self, request: AnswerRequest, shown: ShownParts, messages: tuple[PromptMessage, ...], began: float
@@ -64,6 +74,13 @@ class ReceiptWriter:
         if shown.references is not None:
             receipt["items"] = shown.references
         return receipt
+
+
+def _with_context(request: AnswerRequest, start: dict[str, Any]) -> dict[str, Any]:
+    """Return the beginning of a receipt together with the version of the context, as steps store it."""
+    if not request.is_context:
+        return dict(start)
+    return {**start, "context_id": str(request.trigger.id), "context_version": request.trigger.version}
 
 
 def _config_of(request: AnswerRequest) -> str | None:

@@ -13,8 +13,12 @@ keys and their values are short, because each answer has a receipt:
         first, ms    milliseconds to the first piece of the reply, and to its end
         attempts     number of requests, if more than one
         dialect      [stream, …omitted fields], if it differs from the setup
-        tools        ids of the tool requests that the reply made; with `text`: [id, call id]
-        text         text before the tool calls, if an earlier attempt wrote the tool requests; null if too long
+        tools        ids of the tool requests that the reply made. Older versions with `text`: [id, call id]
+        step         id of the `agent.step.v1` with the text and the tool calls of the reply
+        responses    ids of the responses that other processes wrote, by the ids of their requests
+        replayed     true: an earlier attempt made the call, and this one used its stored step
+        made_with    setup and context of a replayed call, if they differ from those of the answer
+        text         only in older versions: text before the tool calls, if an earlier attempt wrote the requests
     ms               duration of the turn in milliseconds, for agents without model calls
     attempt          attempt of the turn, if it is not the first
     items            references of the items, for agents without a context config
@@ -47,7 +51,7 @@ from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.schema_names import RECEIPT
 
 MAX_STORED_CHARACTERS: Final = 100_000
-"""Maximum length of the arguments of a tool call, and of the text before it, that is stored for a rebuilt request."""
+"""Maximum length of the arguments of a tool call that is stored with its request."""
 
 
 class TimedCall:
@@ -58,6 +62,7 @@ class TimedCall:
         self._observer = observer
         self._began = time.perf_counter()
         self._first: float | None = None
+        self._reasoning: list[str] = []
 
     async def write(self, text: str) -> None:
         if self._first is None:
@@ -67,8 +72,14 @@ class TimedCall:
     async def reason(self, text: str) -> None:
         if self._first is None:
             self._first = time.perf_counter()
+        self._reasoning.append(text)
         if self._observer is not None:
             await self._observer.reason(text)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the model in this call."""
+        return "".join(self._reasoning)
 
     def retrying(self, reason: str, seconds: float) -> None:
         if self._observer is not None:
@@ -88,16 +99,6 @@ class TimedCall:
         return first, round((time.perf_counter() - self._began) * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUseRecord:
-    """A tool request that a reply made."""
-
-    request_id: UUID
-    call_id: str
-    is_repeated: bool
-    """An earlier attempt wrote the tool request. Its call id and its text can differ from those of this attempt."""
-
-
 @dataclass(slots=True)
 class RecordedCall:
     """One model call of a turn."""
@@ -106,7 +107,16 @@ class RecordedCall:
     reply: ModelReply
     first_ms: int | None
     duration_ms: int
-    tools: list[ToolUseRecord] = field(default_factory=list)
+    reasoning: str = ""
+    step_id: UUID | None = None
+    """The step that the reply was stored as. None: it called no tool."""
+    tool_requests: list[UUID] = field(default_factory=list)
+    made_with: Mapping[str, Any] | None = None
+    """Setup and context of the call. None: those of the answer."""
+    responses: dict[str, str] = field(default_factory=dict)
+    """Responses of other processes: their ids, by the id of the tool request."""
+    is_replayed: bool = False
+    """An earlier attempt made the call, and this one uses its stored step."""
 
     @classmethod
     def of(cls, name: str, request: ModelRequest, reply: ModelReply, timed: TimedCall) -> RecordedCall:
@@ -115,10 +125,11 @@ class RecordedCall:
         A model that sends no requests gets the request that it would send, so that it can be verified too.
         """
         first, duration = timed.times()
-        return cls(reply.sent or local_request(name, request), reply, first, duration)
+        sent = reply.sent or local_request(name, request)
+        return cls(sent, reply, first, duration, timed.reasoning if reply.tool_calls else "")
 
-    def entry(self, usual: Dialect) -> dict[str, Any]:
-        """Return the entry of the receipt. `usual` is the dialect of the setup."""
+    def entry(self, usual: Dialect | None, made_with: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the entry of the receipt. `usual` is the dialect of the setup, `made_with` that of the answer."""
         sent, usage = self.sent, self.reply.usage
         entry: dict[str, Any] = {"request": encode_digest(sent.digest), "ms": self.duration_ms}
         if self.first_ms is not None:
@@ -138,17 +149,21 @@ class RecordedCall:
             entry["tokens"] = tokens
         if sent.attempts > 1:
             entry["attempts"] = sent.attempts
-        if sent.dialect != usual:
+        if usual is not None and sent.dialect != usual:
             entry["dialect"] = [sent.dialect.stream, *sent.dialect.omit]
-        return entry | self._tool_fields()
+        return entry | self._step_fields(made_with)
 
-    def _tool_fields(self) -> dict[str, Any]:
-        if not self.tools:
+    def _step_fields(self, made_with: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self.step_id is None:
             return {}
-        if not any(tool.is_repeated for tool in self.tools):
-            return {"tools": [str(tool.request_id) for tool in self.tools]}
-        text = self.reply.text if len(self.reply.text) <= MAX_STORED_CHARACTERS else None
-        return {"tools": [[str(tool.request_id), tool.call_id] for tool in self.tools], "text": text}
+        fields: dict[str, Any] = {"tools": [str(id) for id in self.tool_requests], "step": str(self.step_id)}
+        if self.responses:
+            fields["responses"] = self.responses
+        if self.is_replayed:
+            fields["replayed"] = True
+        if self.made_with is not None and self.made_with != made_with:
+            fields["made_with"] = self.made_with
+        return fields
 
 
 def local_request(name: str, request: ModelRequest) -> SentRequest:
@@ -165,6 +180,12 @@ class TurnRecord:
     """Name of the model."""
     tools: tuple[ToolSpec, ...] = ()
     calls: list[RecordedCall] = field(default_factory=list)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of the first call of this attempt. A replayed call can have another setup."""
+        own = (call for call in self.calls if not call.is_replayed)
+        return next(own, self.calls[0]).sent.dialect
 
 
 def has_receipt(context: Mapping[str, Any]) -> bool:

@@ -93,8 +93,13 @@ class AnswerRequest:
 
         This is the case if the event was retried or started before, or if the message was edited.
         """
-        edits = self.trigger.context.get("trigger_version") if self.is_context else self.trigger.version
-        return not self.turn.is_first or bool(self.retried_at) or _positive(edits) > 1
+        return not self.turn.is_first or bool(self.retried_at) or self.message_version > 1
+
+    @property
+    def message_version(self) -> int:
+        """Version of the message. It is greater than 1 if the message was edited, and 0 if it is unknown."""
+        version = self.trigger.context.get("trigger_version") if self.is_context else self.trigger.version
+        return _positive(version)
 
 
 def retry_time(event: Event, trigger: Breadcrumb) -> int:

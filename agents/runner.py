@@ -24,7 +24,13 @@ from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, FEEDBACK, USER_MESSAGE
+from breadcrumbs.runtime.schema_names import (
+    AGENT_CANCEL,
+    AGENT_CONTEXT,
+    FEEDBACK,
+    TOOL_RESPONSE,
+    USER_MESSAGE,
+)
 from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
@@ -121,6 +127,8 @@ class AgentRunner:
         # Only a new breadcrumb cancels. An edit of an old one does not.
         if event.schema_name == AGENT_CANCEL and event.operation == "created" and running is not None:
             running.stop()
+        if event.schema_name == TOOL_RESPONSE:
+            self._turns.note_response(event)
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
             return False

@@ -1,20 +1,19 @@
 """Call a model and its tools until the model answers without a tool call.
 
-Each tool call is stored as two breadcrumbs, `tool.request.v1` and `tool.response.v1`. Their ids are derived from the
-message, the step and the call. So a retried turn finds the stored results and does not run the tools again.
+Each reply with tool calls is stored as a step before its tools run (`step_journal.py`), and each tool call is stored
+with its progress (`tool_calls.py`). So a turn that is taken over continues: no stored reply is paid for twice, and no
+tool has its effect twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
-import orjson
+import anyio
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
-from breadcrumbs.agents.commit import commit
 from breadcrumbs.agents.models.base import (
     CallObserver,
     Model,
@@ -23,66 +22,26 @@ from breadcrumbs.agents.models.base import (
     OnDelta,
     PromptMessage,
     TokenUsage,
-    ToolCall,
 )
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
-from breadcrumbs.agents.receipts import (
-    MAX_STORED_CHARACTERS,
-    RecordedCall,
-    TimedCall,
-    ToolUseRecord,
-    TurnRecord,
-)
+from breadcrumbs.agents.receipts import RecordedCall, TimedCall, TurnRecord
 from breadcrumbs.agents.request import AnswerRequest
-from breadcrumbs.agents.spans import traced_complete, traced_tool
-from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.breadcrumb.text import encodable_text
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
+from breadcrumbs.agents.spans import traced_complete
+from breadcrumbs.agents.step_journal import MadeWith, StepJournal, storable_reply
+from breadcrumbs.agents.tool_calls import ToolCalls
+from breadcrumbs.agents.tool_use import ToolUse, result_text, step_messages, tool_uses
+from breadcrumbs.agents.tools.base import Toolbox, ToolResult
+from breadcrumbs.agents.tools.external import DeclaredTool
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.telemetry.turns import Tokens
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
-UNKNOWN_TOOL: Final = "unknown"
-"""Label of calls of tools that the agent does not have. A model can invent any name."""
 PARAGRAPH: Final = "\n\n"
 """Separates the texts before and after a tool call."""
-
-_MAX_INPUT_CHARACTERS: Final = 100_000
-_MAX_UNREADABLE_CHARACTERS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _ToolUse:
-    """One tool call of a turn, with the tool that it names."""
-
-    request: AnswerRequest
-    call: ToolCall
-    tool: Tool | None
-    """None if the agent does not have the tool."""
-    step: str
-    """Number of the step and of the call in it, such as `0.1`."""
-
-    @property
-    def name(self) -> str:
-        """The name of the tool, printable and at most 100 characters long."""
-        return "".join(c if c.isprintable() else " " for c in self.call.name[:100])
-
-    @property
-    def returns_to_model(self) -> bool:
-        """Whether the model is called again with the result."""
-        return self.tool is None or self.tool.return_to_llm
-
-    def derived_id(self, kind: str) -> UUID:
-        """Return the id of the request or the response. It is the same in each attempt."""
-        agent_id, origin = self.request.definition.agent_id, self.request.origin
-        return self.request.turn.derived_id(
-            kind, agent_id, origin.id, self.step, self.call.name, self.call.arguments
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +50,34 @@ class ModelAnswer:
 
     texts: list[str]
     record: TurnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """The prompt of a turn, and where the pieces of its answer go."""
+
+    messages: tuple[PromptMessage, ...]
+    made_with: MadeWith
+    """Returns the setup and the context of the prompt, for steps."""
+    on_delta: OnDelta
+    observer: CallObserver | None = None
+    limit: anyio.CancelScope | None = None
+    """The time limit of the attempt. It does not count while the turn waits for another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelTurn:
+    """The model, the tools and the journal of one turn."""
+
+    request: AnswerRequest
+    model: Model
+    toolbox: Toolbox
+    journal: StepJournal
+    record: TurnRecord
+
+    def uses(self, call: RecordedCall, number: int) -> list[ToolUse]:
+        """Return the tool calls of a step."""
+        return tool_uses(self.request, call.reply, self.toolbox, number)
 
 
 class ToolSteps:
@@ -108,6 +95,7 @@ class ToolSteps:
         self._model_of = model_of
         self._toolbox = toolbox
         self._inherited = inherited
+        self._calls = ToolCalls(store, inherited)
 
     def model_name(self, agent: ActiveAgent) -> str:
         """Return the public name of an agent's model. Empty if the agent has no usable model."""
@@ -116,122 +104,118 @@ class ToolSteps:
         except TurnFailed:
             return ""  # the call of the model reports the reason
 
-    async def run(
-        self,
-        request: AnswerRequest,
-        messages: tuple[PromptMessage, ...],
-        on_delta: OnDelta,
-        observer: CallObserver | None = None,
-    ) -> ModelAnswer:
+    async def run(self, request: AnswerRequest, given: ModelInput) -> ModelAnswer:
         """Call the model and its tools until the model calls no tool. Return its texts, the answer last."""
-        definition, model = request.definition, self._model_of(request.agent)
-        toolbox = self._allowed_tools(request)
-        specs = tuple(tool.spec for tool in toolbox)
-        record = TurnRecord(model.name, specs)
-        texts: list[str] = []
-        for step in range(definition.max_steps):
-            timed = TimedCall(_after_paragraph(on_delta) if texts else on_delta, observer)
-            prompt = ModelRequest(
-                messages,
-                specs,
-                definition.temperature,
-                definition.max_tokens,
-                timed,
-                prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
-            )
-            reply = await _complete(request, model, prompt, timed)
-            call = RecordedCall.of(model.name, prompt, reply, timed)
-            record.calls.append(call)
-            uses = _tool_uses(request, reply, toolbox, step)
-            if not uses:
+        model, toolbox = self._model_of(request.agent), self._allowed_tools(request)
+        record = TurnRecord(model.name, tuple(tool.spec for tool in toolbox))
+        journal = StepJournal(self._store, request, given.made_with, self._inherited)
+        turn = _ModelTurn(request, model, toolbox, journal, record)
+        messages, texts = given.messages, list[str]()
+        max_steps = request.definition.max_steps
+        for number in range(max_steps):
+            on_delta = _after_paragraph(given.on_delta) if texts else given.on_delta
+            call = await self._next_call(turn, messages, number, TimedCall(on_delta, given.observer))
+            reply = call.reply
+            if not reply.tool_calls:
                 return ModelAnswer([*texts, reply.text], record)
-            results = [await self._run_tool(use, call) for use in uses]
+            uses = tool_uses(request, reply, toolbox, number)
+            results = await self._run_tools(uses, call, given.limit)
             if not any(use.returns_to_model for use in uses):
                 return ModelAnswer([*texts, reply.text or _results_text(uses, results)], record)
             if reply.text.strip():
                 texts.append(reply.text.rstrip())
-            messages = (*messages, *step_messages(reply.text, [use.call for use in uses], results))
+            messages = (*messages, *step_messages(reply.text, reply.tool_calls, results))
         raise TurnFailed(
-            f"the model was stopped after max_steps ({definition.max_steps}) model calls: it still called tools"
+            f"the model was stopped after max_steps ({max_steps}) model calls: it still called tools"
         )
+
+    async def _next_call(
+        self, turn: _ModelTurn, messages: tuple[PromptMessage, ...], number: int, timed: TimedCall
+    ) -> RecordedCall:
+        """Return the next model call: a stored one, or a new one. A new one that calls tools is stored."""
+        stored = await turn.journal.load(number)
+        if stored is not None:
+            stored.tool_requests = [use.request_id for use in turn.uses(stored, number)]
+            turn.record.calls.append(stored)
+            await _replay(stored, timed)
+            return stored
+        request, model = turn.request, turn.model
+        definition = request.definition
+        prompt = ModelRequest(
+            messages,
+            turn.record.tools,
+            definition.temperature,
+            definition.max_tokens,
+            timed,
+            prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
+        )
+        reply = await _complete(request, model, prompt, timed)
+        call = RecordedCall.of(model.name, prompt, reply, timed)
+        turn.record.calls.append(call)
+        return await self._store_step(turn, number, call) if reply.tool_calls else call
+
+    async def _store_step(self, turn: _ModelTurn, number: int, call: RecordedCall) -> RecordedCall:
+        """Store a reply as a step, with its tool requests and the start of the first tool, in one commit."""
+        call.reply = storable_reply(call.reply)
+        uses = turn.uses(call, number)
+        call.tool_requests = [use.request_id for use in uses]
+        along = [self._calls.requested(use) for use in uses]
+        if _starts_with_step(uses[0], call):
+            along.append(self._calls.started(uses[0]))
+        stored = await turn.journal.write(number, call, turn.record, *along)
+        if stored is not call:
+            stored.tool_requests = [use.request_id for use in turn.uses(stored, number)]
+            turn.record.calls[-1] = stored
+        return stored
+
+    async def _run_tools(
+        self, uses: list[ToolUse], call: RecordedCall, limit: anyio.CancelScope | None
+    ) -> list[ToolResult]:
+        """Run the tool calls of a step in order. Other processes can run theirs at the same time."""
+        may_be_stored = call.is_replayed or uses[0].request.may_be_repeated
+        results: list[ToolResult] = []
+        for use in uses:
+            if use.tool is not None and use.tool.external:
+                result = await self._calls.wait(use, use.tool, limit)
+                if result.response_id is not None:
+                    call.responses[str(use.request_id)] = str(result.response_id)
+            else:
+                is_started = use is uses[0] and _starts_with_step(use, call)
+                result = await self._calls.run(use, is_started=is_started, may_be_stored=may_be_stored)
+            results.append(result)
+        return results
+
+    def note_response(self, event: Event) -> None:
+        """Note a new `tool.response.v1`, which a turn can wait for."""
+        self._calls.external.arrived(event)
 
     def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
+        definition = request.definition
         try:
-            return self._toolbox.allowed(request.definition.tools)
+            toolbox = self._toolbox.allowed(definition.tools)
+            for external in definition.external_tools:
+                toolbox.add(DeclaredTool(external))
         except InvalidInput as error:
-            raise TurnFailed(f"{request.definition.agent_id}: {error}") from error
+            raise TurnFailed(f"{definition.agent_id}: {error}") from error
+        return toolbox
 
-    async def _run_tool(self, use: _ToolUse, call: RecordedCall) -> ToolResult:
-        """Run a tool and store its request and its response, or return the stored response."""
-        request_id, response_id = use.derived_id("request"), use.derived_id("response")
-        stored = await self._stored_result(use.request.owner, response_id)
-        # The request of an earlier attempt can be stored without its response.
-        repeated = stored is not None or use.request.may_be_repeated
-        call.tools.append(ToolUseRecord(request_id, use.call.id, repeated))
-        if stored is not None:
-            return stored
-        origin = use.request.origin
-        common = {
-            "tool": use.name,
-            "request_id": str(request_id),
-            "trigger_id": origin.id,
-            "hops": origin.hops + 1,
-        }
-        requested = {
-            **common,
-            "input": _parse_input(use.call.arguments),
-            "requestedBy": use.request.definition.agent_id,
-        }
-        requested[RECEIPT] = _call_facts(use, requested["input"], call.reply.text)
-        await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
-        if (spans := tracing.active) is None:
-            result = await self._result(use)
-        else:
-            result = await traced_tool(spans, use.name, use.call, use.tool, self._result(use))
-        use.request.facts.tool_called(use.name if use.tool is not None else UNKNOWN_TOOL, ok=result.ok)
-        response = {
-            **common,
-            "status": "success" if result.ok else "error",
-            "execution_time_ms": round(result.duration_ms, 3),
-            "return_to_llm": use.returns_to_model,
-            **_result_fields(result),
-        }
-        await self._commit(use, response_id, TOOL_RESPONSE, f"{use.name}: {response['status']}", response)
-        return result
 
-    async def _stored_result(self, owner: UUID, response_id: UUID) -> ToolResult | None:
-        """Return the result that an earlier attempt stored, or None."""
-        try:
-            context = (await self._store.get(owner, response_id, count_read=False)).context
-        except NotFound:
-            return None
-        return stored_result(context)
+def _starts_with_step(use: ToolUse, call: RecordedCall) -> bool:
+    """Return whether the commit of a new step also starts its first tool. This saves a commit.
 
-    async def _result(self, use: _ToolUse) -> ToolResult:
-        request = use.request
-        if use.tool is None:
-            allowed = ", ".join(sorted(request.definition.tools)) or "none"
-            return ToolResult(False, None, f"tool {use.name} not found; your tools: {allowed}", 0.0)
-        context = ToolContext(
-            request.owner,
-            request.trigger.session_id,
-            request.definition.agent_id,
-            request.origin.id,
-            self._store,
-        )
-        return await use.tool.run(use.call.arguments, context)
+    If an earlier attempt can have started the same call, its progress has to be read first.
+    """
+    if use.tool is None or use.is_external:
+        return False
+    return not call.is_replayed and not use.request.may_be_repeated
 
-    async def _commit(
-        self, use: _ToolUse, id: UUID, schema_name: str, title: str, context: dict[str, Any]
-    ) -> None:
-        tags = [
-            schema_name.removesuffix(".v1").replace(".", ":"),
-            *inherited_tags(use.request.trigger.tags, self._inherited),
-        ]
-        new = BreadcrumbCreate.parse(
-            {"schema_name": schema_name, "title": title, "tags": tags, "context": context}
-        )
-        await commit(self._store, use.request.turn, id, new)
+
+async def _replay(call: RecordedCall, timed: TimedCall) -> None:
+    """Write the text and the reasoning of a stored step to the answer."""
+    if call.reasoning:
+        await timed.reason(call.reasoning)
+    if call.reply.text:
+        await timed.write(call.reply.text)
 
 
 async def _complete(
@@ -256,33 +240,6 @@ def _tokens(usage: TokenUsage) -> Tokens:
     return Tokens(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
 
 
-def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_ToolUse]:
-    calls = [
-        ToolCall(encodable_text(call.id), encodable_text(call.name), encodable_text(call.arguments))
-        for call in reply.tool_calls
-    ]
-    return [
-        _ToolUse(request, call, toolbox.get(call.name) if call.name in toolbox else None, f"{step}.{number}")
-        for number, call in enumerate(calls)
-    ]
-
-
-def step_messages(text: str, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[PromptMessage]:
-    """Return the messages that a step adds to the prompt: the reply with its tool calls, and their results."""
-    return [
-        PromptMessage("assistant", text, tool_calls=tuple(calls)),
-        *(
-            PromptMessage("tool", _result_text(result), tool_call_id=call.id, name=call.name)
-            for call, result in zip(calls, results, strict=True)
-        ),
-    ]
-
-
-def stored_result(context: Mapping[str, Any]) -> ToolResult:
-    """Return the result that a `tool.response.v1` contains."""
-    return ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0)
-
-
 def _after_paragraph(on_delta: OnDelta) -> OnDelta:
     """Write a paragraph break before the first text of a reply. A reply without text writes nothing."""
     pending: str | None = PARAGRAPH
@@ -300,39 +257,8 @@ def _after_paragraph(on_delta: OnDelta) -> OnDelta:
     return write
 
 
-def _parse_input(raw: str) -> Any:
-    """Return the arguments of a call for its breadcrumb. Text that is not JSON is kept, cut if it is long."""
-    if len(raw) <= _MAX_INPUT_CHARACTERS:
-        try:
-            return orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            pass
-    return {"unreadable": raw[:_MAX_UNREADABLE_CHARACTERS]}
-
-
-def _call_facts(use: _ToolUse, input: Any, text: str) -> dict[str, Any]:
-    """Return the facts about a call that a rebuilt request needs and that the breadcrumb does not contain yet."""
-    facts: dict[str, Any] = {"call": use.call.id}
-    if use.call.name != use.name:
-        facts["name"] = use.call.name
-    if use.call.arguments != orjson.dumps(input).decode():
-        facts["arguments"] = use.call.arguments
-    if text and use.step.endswith(".0"):  # one of the calls of a step stores the text
-        facts["text"] = text
-    too_long = [name for name, value in facts.items() if len(value) > MAX_STORED_CHARACTERS]
-    return {**facts, **dict.fromkeys(too_long)}
-
-
-def _result_fields(result: ToolResult) -> dict[str, Any]:
-    return {"output": result.output} if result.ok else {"error": result.error}
-
-
-def _result_text(result: ToolResult) -> str:
-    return orjson.dumps(_result_fields(result)).decode()
-
-
-def _results_text(uses: list[_ToolUse], results: list[ToolResult]) -> str:
+def _results_text(uses: list[ToolUse], results: list[ToolResult]) -> str:
     """Return the results as the answer of a turn that ends with tool calls."""
     return "\n".join(
-        f"{use.call.name}: {_result_text(result)}" for use, result in zip(uses, results, strict=True)
+        f"{use.call.name}: {result_text(result)}" for use, result in zip(uses, results, strict=True)
     )

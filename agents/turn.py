@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -34,13 +35,14 @@ from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import agent_span
-from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
+from breadcrumbs.agents.tool_steps import PARAGRAPH, ModelInput, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events.deltas import DeltaWriter
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.notices import Notice
 from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
 from breadcrumbs.runtime.store.store import Store
@@ -113,6 +115,10 @@ class AgentTurns:
         else:
             async with agent_span(spans, self._store, current):
                 await self._write_answer(current, last=last)
+
+    def note_response(self, event: Event) -> None:
+        """Note a new `tool.response.v1`, which a turn can wait for."""
+        self._steps.note_response(event)
 
     async def _write_answer(self, request: AnswerRequest, *, last: bool) -> None:
         """Run the agent and commit its answer."""
@@ -248,13 +254,15 @@ class AgentTurns:
         """Run the agent within its timeout. Raises `TurnFailed` if there is no answer."""
         definition = request.definition
         try:
-            with anyio.move_on_after(definition.timeout_seconds):
-                return await self._run_agent(request, writer, observer)
+            with anyio.move_on_after(definition.timeout_seconds) as limit:
+                return await self._run_agent(request, writer, observer, limit)
         except ModelError as error:
             raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
         raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
 
-    async def _run_agent(self, request: AnswerRequest, writer: DeltaWriter, observer: _Observer) -> Answer:
+    async def _run_agent(
+        self, request: AnswerRequest, writer: DeltaWriter, observer: _Observer, limit: anyio.CancelScope
+    ) -> Answer:
         """Call the function, the remote server or the model of the agent."""
         definition = request.definition
         parts = request.trigger.context.get("parts") if request.is_context else None
@@ -270,7 +278,9 @@ class AgentTurns:
                 return await self._run_function(request, shown, function, call)
             if definition.kind == "adk":
                 return await self._run_remote(request, shown, deltas.write)
-            result = await self._steps.run(request, messages, deltas.write, observer)
+            made_with = partial(self._receipts.made_with, request, shown)
+            given = ModelInput(messages, made_with, deltas.write, observer, limit)
+            result = await self._steps.run(request, given)
         *before, last = result.texts
         answer = parse_answer(check_text(last))
         creator = {**_creator(definition), "model": public_name(result.record.model)}

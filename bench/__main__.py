@@ -39,6 +39,7 @@ SECTIONS = {
     "telemetry": "cost of metrics, logs and traces",
     "audit": "crumb audit isolation in a large store",
     "kills": "workers killed and frozen under load, and the time to recover",
+    "steps": "runners killed between the commits of turns with tools: repeated effects and paid replies",
     "attacks": "latency of other clients and memory during attacks without a token",
     "cache": "tokens and cost of prompts with sliding and stepped windows",
     "capacity": "constants of the capacity model in docs/scale.md",

@@ -12,6 +12,7 @@ USER_MESSAGE: Final = "user.message.v1"
 AGENT_RESPONSE: Final = "agent.response.v1"
 AGENT_ERROR: Final = "agent.error.v1"
 TOOL_REQUEST: Final = "tool.request.v1"
+TOOL_STARTED: Final = "tool.started.v1"
 TOOL_RESPONSE: Final = "tool.response.v1"
 PAGE_CONTENT: Final = "page.content.v1"
 FEEDBACK: Final = "feedback.v1"
@@ -26,6 +27,7 @@ ADK_SESSION: Final = "adk.session.v1"
 AGENT_CONTEXT: Final = "agent.context.v1"
 AGENT_DEFINITION: Final = "agent.def.v1"
 AGENT_CANCEL: Final = "agent.cancel.v1"
+AGENT_STEP: Final = "agent.step.v1"
 CONTEXT_CONFIG: Final = "context.config.v1"
 CONTEXT_REQUEST: Final = "context.request.v1"
 SCHEMA_DEFINITION: Final = "schema.def.v1"
@@ -41,10 +43,12 @@ INTERNAL_SCHEMAS: Final = frozenset(
         AGENT_CONTEXT,
         AGENT_DEFINITION,
         AGENT_CANCEL,
+        AGENT_STEP,
         CONTEXT_CONFIG,
         CONTEXT_REQUEST,
         FEEDBACK,
         SCHEMA_DEFINITION,
+        TOOL_STARTED,
     )
 )
 """Schemas that the system writes for itself. Models never see them."""

@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 from uuid import UUID
 
 import anyio
@@ -40,6 +40,8 @@ from breadcrumbs.runtime.schema_names import TOOL_CATALOG
 from breadcrumbs.runtime.store.store import Store
 
 DEFAULT_TIMEOUT: Final = 30.0
+EXTERNAL_TIMEOUT: Final = 300.0
+"""Default time limit of a tool that another process runs, in seconds from the request."""
 MAX_THREADS: Final = 32
 """Limit per tool that is not async. A tool that hangs uses up only its own threads."""
 
@@ -58,6 +60,8 @@ class ToolContext:
     agent_id: str
     trigger_id: str
     store: Store | None
+    request_id: str | None = None
+    """Id of the `tool.request.v1`, and idempotency key of the call: equal if the call runs again after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,27 @@ class ToolResult:
     output: Any
     error: str | None
     duration_ms: float
+    is_unknown: bool = False
+    """The worker stopped while the tool was running, and the tool did not run again."""
+    response_id: UUID | None = None
+    """The response of another process that the result was taken from."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """Options of a tool."""
+
+    name: str | None
+    """Default: the name of the function."""
+    description: str | None
+    """Default: the docstring of the function."""
+    timeout: float
+    """Seconds."""
+    return_to_llm: bool
+    """False: the turn ends with the output of the tool, and the model is not called again."""
+    idempotent: bool
+    """True: if the worker stopped while the tool was running, it runs again with the same `ToolContext.request_id`."""
+    external: bool
+    """True: another process runs the tool, such as `crumb run-tools`. The agent waits for its response."""
 
 
 class Tool:
@@ -77,12 +102,12 @@ class Tool:
         self,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
-        description: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        return_to_llm: bool = True,
         local_names: dict[str, Any] | None = None,
+        **options: Unpack[ToolOptions],
     ) -> None:
+        name, description = options.get("name"), options.get("description")
+        self.external = options.get("external", False)
+        timeout = options.get("timeout", EXTERNAL_TIMEOUT if self.external else DEFAULT_TIMEOUT)
         self.name = name if name is not None else getattr(function, "__name__", "")
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
@@ -98,7 +123,8 @@ class Tool:
         self._parameters = read_parameters(function, injected=ToolContext, local_names=local_names)
         self.description = description if description is not None else self._parameters.description
         self.timeout = timeout
-        self.return_to_llm = return_to_llm
+        self.return_to_llm = options.get("return_to_llm", True)
+        self.idempotent = options.get("idempotent", False)
         self.function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
@@ -126,6 +152,10 @@ class Tool:
     @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def check_arguments(self, arguments: str) -> None:
+        """Raise `InvalidInput` if the function does not accept the arguments of a model."""
+        self._parameters.read(arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -221,37 +251,21 @@ def is_being_cancelled() -> bool:
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    return_to_llm: bool = True,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    return_to_llm: bool = True,
+    function: Callable[..., Any] | None = None, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool from a typed function, async or not.
 
     `timeout` is in seconds. With `return_to_llm=False` the turn ends with the output of the tool. The model is not
-    called again.
+    called again. If the worker stops while an `idempotent` tool runs, the tool runs again with the same
+    `ToolContext.request_id`. Any other tool does not run again, and the model is told that the outcome is unknown.
+    Another process runs an `external` tool, such as `crumb run-tools`. Its timeout begins with the request.
     """
     local_names = dict(sys._getframe(1).f_locals)
 
     def make(function: Callable[..., Any]) -> Tool:
-        return Tool(
-            function,
-            name=name,
-            description=description,
-            timeout=timeout,
-            return_to_llm=return_to_llm,
-            local_names=local_names,
-        )
+        return Tool(function, local_names=local_names, **options)
 
     return make if function is None else make(function)
 
@@ -319,7 +333,12 @@ class Toolbox:
                 "name": one.name,
                 "description": one.description,
                 "inputSchema": one.parameters,
-                "capabilities": {"timeout": round(one.timeout * 1000), "return_to_llm": one.return_to_llm},
+                "capabilities": {
+                    "timeout": round(one.timeout * 1000),
+                    "return_to_llm": one.return_to_llm,
+                    "idempotent": one.idempotent,
+                    **({"external": True} if one.external else {}),
+                },
                 "status": "active",
             }
             for one in sorted(self, key=lambda one: one.name)

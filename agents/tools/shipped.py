@@ -26,7 +26,7 @@ from breadcrumbs.runtime.schema_names import TEXT_KEYS, TOOL_REQUEST, TOOL_RESPO
 # --- calculator ----------------------------------------------------------------------------------------
 
 
-@tool(timeout=5.0)
+@tool(timeout=5.0, idempotent=True)
 def calculator(
     expression: Annotated[
         str,
@@ -48,7 +48,7 @@ _random = SystemRandom()
 WholeNumber = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
-@tool(name="random", timeout=5.0)
+@tool(name="random", timeout=5.0, idempotent=True)
 def random_(
     min: Annotated[WholeNumber, Field(description="The smallest possible number")] = 0,
     max: Annotated[WholeNumber, Field(description="The largest possible number")] = 100,
@@ -68,7 +68,7 @@ def random_(
 # --- clock ---------------------------------------------------------------------------------------------
 
 
-@tool(timeout=5.0)
+@tool(timeout=5.0, idempotent=True)
 def clock(
     zone: Annotated[
         str, Field(description="IANA name of a time zone, such as Europe/Berlin", max_length=100)
@@ -116,7 +116,7 @@ MAX_FOUND: Final = 20
 EXCERPT_CHARACTERS: Final = 300
 
 
-@tool(timeout=10.0)
+@tool(timeout=10.0, idempotent=True)
 async def breadcrumb_search(
     context: ToolContext,
     text: Annotated[

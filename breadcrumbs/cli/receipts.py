@@ -13,6 +13,8 @@ from breadcrumbs.proofs.requests import NotRebuildable, answer_id_of, load_recei
 from breadcrumbs.runtime.errors import Forbidden, NotFound
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from breadcrumbs.client.sync import Client
     from breadcrumbs.runtime.settings.settings import Settings
     from breadcrumbs.runtime.store.store import Store
@@ -96,6 +98,23 @@ def _is_of(answer: dict[str, Any], explained: Explanation) -> bool:
     return named == (explained.context_id, explained.version)
 
 
+def _print_calls(out: Console, calls: list[dict[str, Any]]) -> None:
+    """Print the model calls of an answer that called tools: its steps, and the call that made the answer."""
+    if not any("step_id" in call for call in calls):
+        return
+    out.print("\n[bold]model calls[/]")
+    for number, call in enumerate(calls, start=1):
+        called = f"called {', '.join(call['tools'])}" if call.get("tools") else "answered"
+        if "step_id" in call and "tools" not in call:
+            called = "called tools"
+        tokens = (
+            f", {call['input_tokens']:,} + {call['output_tokens']:,} tokens" if "input_tokens" in call else ""
+        )
+        replayed = ", replayed after a takeover" if call.get("replayed") else ""
+        step = f"  step {call['step_id']}" if "step_id" in call else ""
+        out.print(f"  {number}  {one_line(called, 200)}{tokens}{replayed}{step}", markup=False)
+
+
 def print_prompt(receipt: dict[str, Any], *, with_text: bool) -> None:
     """Print the tokens of the complete prompt, and with `with_text` its system prompt and its tools."""
     out = console()
@@ -112,6 +131,7 @@ def print_prompt(receipt: dict[str, Any], *, with_text: bool) -> None:
         style="dim",
         markup=False,
     )
+    _print_calls(out, receipt["calls"])
     if not with_text:
         return
     out.print("\nsystem prompt", style="bold")

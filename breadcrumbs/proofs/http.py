@@ -47,6 +47,18 @@ class CallView(TypedDict):
     tool_requests: NotRequired[
         Annotated[list[Id], Field(description="The tool requests (`tool.request.v1`) of the reply.")]
     ]
+    step_id: NotRequired[
+        Annotated[Id, Field(description="The stored reply (`agent.step.v1`), if it called tools.")]
+    ]
+    tools: NotRequired[Annotated[list[str], Field(description="Names of the tools that the reply called.")]]
+    replayed: NotRequired[
+        Annotated[
+            bool,
+            Field(
+                description="An earlier attempt of the turn made this call. Its stored reply was used again."
+            ),
+        ]
+    ]
 
 
 @_closed
@@ -111,7 +123,7 @@ class PromptTokens(TypedDict):
 class MissingView(TypedDict):
     """Something that is needed to rebuild a request and was deleted."""
 
-    kind: Literal["receipt", "answer", "setup", "context", "item", "schema definition", "tool call"]
+    kind: Literal["receipt", "answer", "setup", "context", "item", "schema definition", "tool call", "step"]
     reason: str
     id: NotRequired[str]
     version: NotRequired[VersionNumber]

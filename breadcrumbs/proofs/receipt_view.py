@@ -13,6 +13,7 @@ from typing import Any, Final
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.windows import window_of
 from breadcrumbs.agents.receipts import decode_digest
+from breadcrumbs.agents.tool_use import printable_name
 from breadcrumbs.context_builder.referenced import (
     UNRESTRICTED,
     Reader,
@@ -69,6 +70,8 @@ async def view_receipt(
     except NotRebuildable as error:
         missing = [error.missing]
     if turn is not None:
+        for number, step in turn.steps.items():
+            document["calls"][number]["tools"] = [printable_name(one.name) for one in step.reply.tool_calls]
         document |= _setup_facts(turn.setup, shows_setup=options.shows_setup)
         if options.shows_setup and (definition := await _definition(store, turn)) is not None:
             document["agent"] = definition
@@ -115,6 +118,10 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     shown |= {name: value for name, value in zip(_TOKENS, tokens, strict=False) if value is not None}
     if tools := call.get("tools"):
         shown["tool_requests"] = [entry if isinstance(entry, str) else entry[0] for entry in tools]
+    if "step" in call:
+        shown["step_id"] = call["step"]
+    if call.get("replayed"):
+        shown["replayed"] = True
     return shown
 
 

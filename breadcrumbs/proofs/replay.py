@@ -22,7 +22,8 @@ from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.receipts import RecordedCall, TimedCall, decode_digest
 from breadcrumbs.agents.setups import parameters_of
-from breadcrumbs.agents.tool_steps import PARAGRAPH, step_messages
+from breadcrumbs.agents.tool_steps import PARAGRAPH
+from breadcrumbs.agents.tool_use import step_messages
 from breadcrumbs.agents.tools.base import ToolResult
 from breadcrumbs.context_builder.assembly import TriggerWithheld
 from breadcrumbs.context_builder.config import ContextConfig

@@ -6,19 +6,28 @@ tool calls of the turn. If one of them was deleted, the request is not rebuilt, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
 
-from breadcrumbs.agents.models.base import Dialect, ModelRequest, PromptMessage, ToolCall, ToolSpec
+from breadcrumbs.agents.external_calls import external_result
+from breadcrumbs.agents.models.base import (
+    Dialect,
+    ModelReply,
+    ModelRequest,
+    PromptMessage,
+    ToolCall,
+    ToolSpec,
+)
 from breadcrumbs.agents.models.chat_format import request_json
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
-from breadcrumbs.agents.receipts import decode_digest, has_receipt
-from breadcrumbs.agents.tool_steps import step_messages, stored_result
+from breadcrumbs.agents.receipts import RecordedCall, decode_digest, has_receipt, parts_digest
+from breadcrumbs.agents.step_journal import load_step, read_step
+from breadcrumbs.agents.tool_use import step_messages, stored_result
 from breadcrumbs.agents.tools.base import ToolResult
 from breadcrumbs.context_builder.rebuild import rebuild, rebuild_gathered
 from breadcrumbs.context_builder.referenced import load_context, load_version
@@ -30,7 +39,9 @@ from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, RECEIPT, TOOL_REQUES
 from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.store import Store
 
-MissingKind = Literal["receipt", "answer", "setup", "context", "item", "schema definition", "tool call"]
+MissingKind = Literal[
+    "receipt", "answer", "setup", "context", "item", "schema definition", "tool call", "step"
+]
 
 _LANE_BITS: Final = 0xFFF
 _MAX_COPIES: Final = 16
@@ -120,6 +131,10 @@ class RebuiltTurn:
     bodies: list[bytes] = field(default_factory=list)
     """One body per model call. Empty for an agent on an ADK server, which builds its own requests."""
     missing: list[Missing] = field(default_factory=list)
+    steps: dict[int, RecordedCall] = field(default_factory=dict)
+    """The stored steps, by the number of the model call."""
+    context_digests: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Digests of the context of each replayed call that had another context: rebuilt, and of the receipt."""
 
 
 def answer_id_of(context_id: UUID, agent_id: str, trigger_id: str) -> UUID:
@@ -197,30 +212,71 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
     turn = await _load_parts(store, receipt, setup)
     if turn.missing or setup.document.get("kind") == "adk":
         return turn
-    document = setup.document
-    messages = build_prompt(setup.system_prompt, turn.parts, str(document["agent_id"]))
-    parameters = document.get("parameters", {})
-    answer = receipt.answer
-    owner = UUID(document["owner_id"]) if "owner_id" in document else answer.owner_id
-    cache_key = prompt_cache_key(owner, answer.session_id, str(document["agent_id"]))
-    for number, call in enumerate(receipt.calls):
+    usual = _Prompt(setup, build_prompt(setup.system_prompt, turn.parts, str(setup.document["agent_id"])))
+    added: tuple[PromptMessage, ...] = ()
+    try:
+        for number, call in enumerate(receipt.calls):
+            prompt = await _prompt_of(store, turn, call, usual)
+            turn.bodies.append(prompt.body(receipt.answer, call, added))
+            if "step" in call:
+                turn.steps[number] = await _load_step(store, receipt, call)
+            if number + 1 < len(receipt.calls):
+                added = (*added, *await _tool_messages(store, turn, call, number))
+    except NotRebuildable as error:
+        turn.missing.append(error.missing)
+        turn.bodies.clear()
+    return turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The setup of a model call and the messages before its steps."""
+
+    setup: Setup
+    messages: tuple[PromptMessage, ...]
+
+    def body(self, answer: Breadcrumb, call: Mapping[str, Any], added: tuple[PromptMessage, ...]) -> bytes:
+        """Return the body of a request. `added` are the messages of the steps before it."""
+        document = self.setup.document
+        parameters = document.get("parameters", {})
+        owner = UUID(document["owner_id"]) if "owner_id" in document else answer.owner_id
         request = ModelRequest(
-            messages,
-            setup.tools,
+            (*self.messages, *added),
+            self.setup.tools,
             parameters.get("temperature"),
             parameters.get("max_tokens"),
-            cache_key=cache_key,
+            cache_key=prompt_cache_key(owner, answer.session_id, str(document["agent_id"])),
         )
-        turn.bodies.append(request_json(setup.dialect(call), request))
-        if number + 1 == len(receipt.calls):
-            break
-        added = await _tool_messages(store, receipt, call, number)
-        if isinstance(added, Missing):
-            turn.missing.append(added)
-            turn.bodies.clear()
-            break
-        messages = (*messages, *added)
-    return turn
+        return request_json(self.setup.dialect(call), request)
+
+
+async def _prompt_of(store: Store, turn: RebuiltTurn, call: Mapping[str, Any], usual: _Prompt) -> _Prompt:
+    """Return the prompt of a call. A replayed call can have been made with another setup and context."""
+    made_with = call.get("made_with")
+    if not isinstance(made_with, dict):
+        return usual
+    answer = turn.receipt.answer
+    own = Receipt(replace(answer).with_document({**answer.document, "context": {**made_with}}), made_with)
+    setup = await _load_setup(store, own)
+    rebuilt = await _load_parts(store, own, setup)
+    if rebuilt.missing:
+        raise NotRebuildable(rebuilt.missing[0])
+    turn.context_digests.append((parts_digest(rebuilt.parts), own.digest("context")))
+    return _Prompt(setup, build_prompt(setup.system_prompt, rebuilt.parts, str(setup.document["agent_id"])))
+
+
+async def _load_step(store: Store, receipt: Receipt, call: Mapping[str, Any]) -> RecordedCall:
+    """Return the stored step of a call. Raise `NotRebuildable` if it is gone."""
+    id = str(call["step"])
+    try:
+        step = await load_step(store, receipt.answer.owner_id, UUID(id))
+        if step.session_id != receipt.answer.session_id:
+            raise NotFound("a step of another session")
+        if step.context.get("too_long"):
+            raise NotRebuildable(Missing("step", f"the reply of step {id} was too long to be stored", id))
+        return read_step(step)
+    except (NotFound, KeyError, TypeError, ValueError):
+        raise NotRebuildable(Missing("step", f"the step {id} was deleted or cannot be read", id)) from None
 
 
 async def _load_setup(store: Store, receipt: Receipt) -> Setup:
@@ -278,17 +334,19 @@ async def _missing_item(store: Store, owner: UUID, record: ContextRecord, refere
 
 
 async def _tool_messages(
-    store: Store, receipt: Receipt, call: Mapping[str, Any], step: int
-) -> list[PromptMessage] | Missing:
-    """Return the messages that the tool calls of a step added to the prompt."""
-    text = call.get("text")
+    store: Store, turn: RebuiltTurn, call: Mapping[str, Any], step: int
+) -> list[PromptMessage]:
+    """Return the messages that the tool calls of a step added to the prompt. Raise `NotRebuildable` if one is gone."""
+    receipt, text = turn.receipt, call.get("text")
+    if (stored := turn.steps.get(step)) is not None:
+        return await _step_messages(store, turn, call, step, stored.reply)
     calls: list[ToolCall] = []
     results: list[ToolResult] = []
     for number, entry in enumerate(call.get("tools", [])):
         id, call_id = (entry, None) if isinstance(entry, str) else entry
         found = await load_call(store, receipt, UUID(id), f"{step}.{number}")
         if isinstance(found, Missing):
-            return found
+            raise NotRebuildable(found)
         if "text" not in call and number == 0:
             text = found.text
         calls.append(
@@ -296,8 +354,44 @@ async def _tool_messages(
         )
         results.append(found.result)
     if text is None:
-        return Missing("tool call", "the text before a tool call was too long to be stored")
+        reason = "the text before a tool call was too long to be stored"
+        raise NotRebuildable(Missing("tool call", reason))
     return step_messages(text, calls, results)
+
+
+async def _step_messages(
+    store: Store, turn: RebuiltTurn, call: Mapping[str, Any], number: int, reply: ModelReply
+) -> list[PromptMessage]:
+    """Return the messages of a stored step: its reply, and the responses to its tool calls."""
+    answer = turn.receipt.answer
+    agent_id, origin = str(turn.setup.document["agent_id"]), str(answer.context.get("trigger_id"))
+    results: list[ToolResult] = []
+    for place, (id, made) in enumerate(zip(call["tools"], reply.tool_calls, strict=True)):
+        if isinstance(outside := call.get("responses"), dict) and id in outside:
+            results.append(await _load_result(store, answer, UUID(outside[id]), external_result))
+            continue
+        lane = UUID(id).int >> 64 & _LANE_BITS
+        step = f"{number}.{place}"
+        response_id = derived_id(lane, "response", agent_id, origin, step, made.name, made.arguments)
+        results.append(await _load_result(store, answer, response_id))
+    return step_messages(reply.text, reply.tool_calls, results)
+
+
+async def _load_result(
+    store: Store,
+    answer: Breadcrumb,
+    id: UUID,
+    read: Callable[[Mapping[str, Any]], ToolResult] = stored_result,
+) -> ToolResult:
+    """Return the result in a tool response. Raise `NotRebuildable` if it is gone."""
+    try:
+        response = await _first_version(store, await store.get(answer.owner_id, id, count_read=False))
+        if response.schema_name != TOOL_RESPONSE or response.session_id != answer.session_id:
+            raise NotFound("not a tool response of this session")
+        return read(response.context)
+    except (NotFound, KeyError, TypeError):
+        reason = f"the tool response {id} was deleted or has expired"
+        raise NotRebuildable(Missing("tool call", reason, str(id))) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,14 @@ def _result(answer: Breadcrumb, outcome: Outcome, **more: Any) -> Verification:
 def _find_difference(turn: RebuiltTurn) -> Difference | None:
     if parts_digest(turn.parts) != turn.receipt.digest("context"):
         return _context_difference(turn)
+    if any(rebuilt != recorded for rebuilt, recorded in turn.context_digests):
+        return Difference("context", "the context of a replayed step was changed without a new version")
     for number, (call, body) in enumerate(zip(turn.receipt.calls, turn.bodies, strict=True)):
-        if sha256(body).digest() != decode_digest(str(call["request"])):
+        recorded = decode_digest(str(call["request"]))
+        if sha256(body).digest() != recorded:
             return _request_difference(turn, number)
+        if number in turn.steps and turn.steps[number].sent.digest != recorded:
+            return Difference(f"step {number + 1}", "the step or the receipt was changed")
     return None
 
 

@@ -26,11 +26,13 @@ from breadcrumbs.runtime.schema_names import (
     AGENT_CANCEL,
     AGENT_CONTEXT,
     AGENT_ERROR,
+    AGENT_STEP,
     FEEDBACK,
     RECEIPT,
     RUNTIME_KEYS,
     SESSION_RECORD,
     STATE_CHANGE,
+    TOOL_STARTED,
     USER_MESSAGE,
 )
 from breadcrumbs.runtime.sessions.feedback_copies import copy_feedback
@@ -51,7 +53,16 @@ from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.telemetry import tracing
 
 _NOT_COPIED: Final = frozenset(
-    (SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL, FEEDBACK)
+    (
+        SESSION_RECORD,
+        STATE_CHANGE,
+        AGENT_CONTEXT,
+        AGENT_ERROR,
+        AGENT_CANCEL,
+        AGENT_STEP,
+        TOOL_STARTED,
+        FEEDBACK,
+    )
 )
 """Schemas that describe the original session or its turns. They are not part of the conversation.
 

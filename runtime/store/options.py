@@ -48,9 +48,9 @@ class CreateOptions:
     session_began: int | None = None
     """Time when the session must have begun; else `AnotherSession` is raised. 0: it must not exist. None: any time."""
     along: Sequence[tuple[UUID, BreadcrumbCreate]] = ()
-    """More breadcrumbs of a new session, written by the same script. Their ids must not be used by other writes.
+    """More breadcrumbs of the same session, written by the same script. An id that exists already is left as it is.
 
-    Not supported together with `fence`.
+    All of them are written, or none: a refusal of the first refuses all.
     """
 
 

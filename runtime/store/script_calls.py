@@ -50,6 +50,7 @@ class WriteScripts(NamedTuple):
     create: Script
     create_together: Script
     create_commit: Script
+    create_together_commit: Script
     update: Script
     update_commit: Script
     delete: Script
@@ -65,6 +66,7 @@ class WriteScripts(NamedTuple):
             Script("create", inside=recording),
             Script("create", inside=(*recording, "together")),
             Script("create", inside=(*recording, "commit")),
+            Script("create", inside=(*recording, "together", "commit")),
             Script("update", inside=recording),
             Script("update", inside=(*recording, "commit")),
             Script("delete", inside=recording),

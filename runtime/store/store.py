@@ -233,10 +233,20 @@ class Store:
         else:
             reply = await self._run_create_within_quota(self.quotas, creation, others)
         written = decode_create(reply, creation)
+        if others and written.breadcrumb is not None:
+            written = written._replace(along=self._decode_others(reply, others))
         await self._note_write(owner, session)
         if written.breadcrumb is not None:
             self.write_cache.put(written.breadcrumb, permanent=_is_permanent(content))
         return written
+
+    def _decode_others(self, reply: Reply, others: List[Creation]) -> tuple[Breadcrumb | None, ...]:
+        """Return the breadcrumbs that were written along with the first one."""
+        written = [decode_create(one, other).breadcrumb for one, other in zip(reply[5], others, strict=True)]
+        for crumb, other in zip(written, others, strict=True):
+            if crumb is not None:
+                self.write_cache.put(crumb, permanent=_is_permanent(other.content))
+        return tuple(written)
 
     def _run_create(
         self, creation: Creation, others: List[Creation], fence: Fence | None = None
@@ -244,11 +254,12 @@ class Store:
         # Not `async`: this is the hot path, and each coroutine adds a step to every resumption.
         lane, scripts = creation.lane, self._scripts(creation.owner)
         call = self._create_call(creation)
-        if fence is not None:
-            return retry_once(lambda: self._run_commit(lane, scripts.create_commit, fence, call))
-        script = scripts.create
+        script, committing = scripts.create, scripts.create_commit
         if others:
-            script, call = scripts.create_together, together([call, *map(self._create_call, others)])
+            script, committing = scripts.create_together, scripts.create_together_commit
+            call = together([call, *map(self._create_call, others)])
+        if fence is not None:
+            return retry_once(lambda: self._run_commit(lane, committing, fence, call))
         return retry_once(lambda: self.connection.run(lane, script, *call))
 
     def _create_call(self, creation: Creation) -> CallArguments:

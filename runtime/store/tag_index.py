@@ -19,13 +19,24 @@ from breadcrumbs.runtime.schema_names import (
     AGENT_CONTEXT,
     AGENT_ERROR,
     AGENT_RESPONSE,
+    AGENT_STEP,
     TOOL_REQUEST,
     TOOL_RESPONSE,
+    TOOL_STARTED,
     USER_MESSAGE,
 )
 
 CHAT_SCHEMAS: Final = frozenset(
-    (USER_MESSAGE, AGENT_RESPONSE, AGENT_ERROR, AGENT_CONTEXT, TOOL_REQUEST, TOOL_RESPONSE)
+    (
+        USER_MESSAGE,
+        AGENT_RESPONSE,
+        AGENT_ERROR,
+        AGENT_CONTEXT,
+        AGENT_STEP,
+        TOOL_REQUEST,
+        TOOL_STARTED,
+        TOOL_RESPONSE,
+    )
 )
 """Schemas that every turn writes. Their tags are not indexed if one of the next two declarations contains them."""
 

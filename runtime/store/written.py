@@ -26,3 +26,5 @@ class Written(NamedTuple):
 
     None: nothing was written.
     """
+    along: tuple[Breadcrumb | None, ...] = ()
+    """The breadcrumbs of `CreateOptions.along`, in their order. None: its id existed already."""

@@ -331,14 +331,17 @@ class SessionCache:
         if (session := self._find(event)) is not None:
             session.unconfirmed += 1
 
-    def end_commit(self, store: Store, event: Event, crumb: Breadcrumb) -> None:
-        """Apply the result of a commit."""
+    def end_commit(self, store: Store, event: Event, *crumbs: Breadcrumb) -> None:
+        """Apply the result of a commit: all breadcrumbs that it wrote."""
         session = self._find(event)
         if session is None:
             return
-        cached = store.write_cache.get_permanent(crumb.owner_id, crumb.id, crumb.version, crumb.updated)
-        if cached is not None:  # else it can expire, and its stored form has to be read
-            session.unconfirmed -= 1
+        for crumb in crumbs:
+            cached = store.write_cache.get_permanent(crumb.owner_id, crumb.id, crumb.version, crumb.updated)
+            if cached is None:
+                return  # it can expire, and its stored form has to be read
+        session.unconfirmed -= 1
+        for crumb in crumbs:
             session.add(crumb)
 
     def _find(self, event: Event) -> _Session | None:

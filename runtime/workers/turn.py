@@ -5,7 +5,8 @@ A worker creates a new `Turn` for each attempt, and passes it to its handler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
@@ -95,9 +96,9 @@ class Turn:
         ended = None if answer is None else self.ended_answers(answer)
         return Fence(lease, since=since, ended=ended, cached=cached)
 
-    def committed(self, store: Store, crumb: Breadcrumb) -> None:
+    def committed(self, store: Store, *crumbs: Breadcrumb) -> None:
         """Note the result of a commit. Without this call, the next turn of the session reads everything again."""
-        self.lane.sessions.end_commit(store, self.event, crumb)
+        self.lane.sessions.end_commit(store, self.event, *crumbs)
 
     async def read_batch(self, store: Store, *reads: Read[Any] | SessionRead) -> list[Any]:
         """Return the results of reads. The memory of the worker answers those of the session, if it can."""
@@ -136,6 +137,12 @@ class Turn:
         The same parts give the same id in each attempt.
         """
         return derived_id(self.event.lane, *parts)
+
+    @contextmanager
+    def waiting_outside(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Release the slot while the turn waits for another process. Yield a function that takes a slot again."""
+        self.slot.release()
+        yield self.slot.acquire
 
     def waiting(self) -> list[Event]:
         """Return the waiting events of the same session, oldest first."""

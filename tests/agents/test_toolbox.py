@@ -48,7 +48,7 @@ def test_the_catalogue_is_a_breadcrumb_that_shows_a_model_names_and_descriptions
     entry = catalogue["context"]["tools"][1]
     assert entry["name"] == "calculator"
     assert entry["inputSchema"]["required"] == ["expression"]
-    assert entry["capabilities"] == {"timeout": 5000, "return_to_llm": True}
+    assert entry["capabilities"] == {"timeout": 5000, "return_to_llm": True, "idempotent": True}
     seen = apply_hints(catalogue["context"], catalogue["llm_hints"])
     assert [set(shown) for shown in seen["tools"]] == [{"name", "description"}] * 4
     assert set(seen) == {"tools"}

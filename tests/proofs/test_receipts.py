@@ -107,8 +107,8 @@ async def test_a_refused_option_and_retries_are_part_of_the_receipt(
     await model.close()
 
 
-async def test_a_repeated_turn_proves_the_request_of_its_last_attempt(store: Store) -> None:
-    """The second attempt finds the result of the tool, but its model chose another call id and another text."""
+async def test_a_repeated_turn_proves_the_requests_of_all_its_attempts(store: Store) -> None:
+    """The second attempt replays the stored step of the first one."""
 
     async def word() -> str:
         """Return a word."""
@@ -118,17 +118,21 @@ async def test_a_repeated_turn_proves_the_request_of_its_last_attempt(store: Sto
         [
             ModelReply("First.", (ToolCall("call-1", "word", "{ }"),)),
             ModelError("overloaded", retry=True),
-            ModelReply("Second.", (ToolCall("call-2", "word", "{ }"),)),
             "Done.",
         ]
     )
     async with working(store, model, agents=[agent(tools=["word"])], tools=[Tool(word, name="word")]) as chat:
         answer = await ask(chat, "Hello")
         assert receipt_of(answer)["attempt"] == 2
+        assert [call.get("replayed") for call in receipt_of(answer)["calls"]] == [True, None]
         result = await verified(chat, answer)
         assert (result.outcome, result.requests) == ("equal", 2), result
         turn = await rebuild_request(store, await load_receipt(store, ALICE, answer.id))
-        assert b"call-2" in turn.bodies[1] and b"Second." in turn.bodies[1]
+        assert b"call-1" in turn.bodies[1] and b"First." in turn.bodies[1]
+        (step,) = await chat.all("s", "agent.step.v1")
+        await store.delete(ALICE, step.id)
+        result = await verified(chat, answer)
+        assert result.outcome == "not rebuildable" and result.missing[0].kind == "step"
 
 
 async def test_edits_do_not_change_a_rebuilt_request_and_a_deletion_is_named(store: Store) -> None:

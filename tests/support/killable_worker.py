@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.turn_runner import TurnRunner
+from tests.support import effects
 
 Kind = Literal["build-contexts", "run-agents"]
 
@@ -79,6 +81,12 @@ class Post:
     """Seconds that the model takes for an answer."""
     deadly: str = ""
     """The model kills its worker when the last message contains this text."""
+    model: str = ""
+    """The model of the settings. Empty: a model in the process that answers with its prompt."""
+    agents: str = ""
+    """Folder with the agents. Empty: the default assistant."""
+    tools: tuple[str, ...] = ()
+    """Tools of the settings."""
 
 
 # In the worker
@@ -116,6 +124,9 @@ def _lay(trap: _Laid) -> None:
     run_attempt: Any = TurnRunner._run_attempt
     drop: Any = HeldLanes.drop
 
+    commits = count(1)
+    effects.at_point = trap.come_to
+
     async def commit_trapped(self: Store, *call: Any) -> Any:
         trap.come_to("before commit")
         try:
@@ -124,6 +135,7 @@ def _lay(trap: _Laid) -> None:
             trap.refused()
             raise
         trap.come_to("after commit")
+        trap.come_to(f"after commit {next(commits)}")
         return reply
 
     async def acknowledge_trapped(self: Leases, *args: Any, **options: Any) -> None:
@@ -181,8 +193,9 @@ class _Models:
 def _work(kind: Kind, post: Post, trap: Trap) -> None:
     laid = _Laid(trap, Path(post.folder))
     _lay(laid)
-    pool: Any = workers
-    pool.ModelPool = lambda *_: _Models(laid, post)
+    if not post.model:
+        pool: Any = workers
+        pool.ModelPool = lambda *_: _Models(laid, post)
     announcing: Any = processes
     announcing.print_ready_line = lambda *_: None  # the standard output is the nurse's
     settings = Settings(
@@ -190,6 +203,9 @@ def _work(kind: Kind, post: Post, trap: Trap) -> None:
         namespace=post.namespace,
         lease_seconds=post.lease_seconds,
         log_level="error",
+        model=post.model or None,
+        agents=Path(post.agents) if post.agents else None,
+        tools=post.tools,
     )
     if kind == "build-contexts":
         processes.run_context_builder(settings)

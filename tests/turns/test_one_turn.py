@@ -82,7 +82,8 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
 
     for module in (
         "agents.answer",
-        "agents.tool_steps",
+        "agents.step_journal",
+        "agents.tool_calls",
         "context_builder.context_breadcrumb",
         "runtime.workers.failures",
     ):
@@ -133,7 +134,15 @@ async def test_R2_everything_a_turn_produces_has_the_session_as_a_tag_and_in_its
         await chat.error_about(failed)
         made = {
             schema: await chat.all("s", schema)
-            for schema in (CONTEXT, RESPONSE, "tool.request.v1", "tool.response.v1", ERROR)
+            for schema in (
+                CONTEXT,
+                RESPONSE,
+                "agent.step.v1",
+                "tool.request.v1",
+                "tool.started.v1",
+                "tool.response.v1",
+                ERROR,
+            )
         }
         assert all(made.values()), made
         for crumb in (crumb for crumbs in made.values() for crumb in crumbs):

@@ -67,7 +67,7 @@ async def test_P9_new_ids_are_unique_within_one_moment() -> None:
 
 async def test_a_tool_is_not_run_again_when_its_turn_is_retried(store: Store) -> None:
     counting = Counting()
-    model = ScriptedModel([use("count_me"), ModelError("overloaded", retry=True), use("count_me"), "done"])
+    model = ScriptedModel([use("count_me"), ModelError("overloaded", retry=True), "done"])
     async with working(store, model, agents=[agent(tools=["count_me"])], tools=[counting.tool]) as chat:
         await chat.answer_to(await chat.say("s", "Go"))
         assert counting.runs == 1

@@ -6,7 +6,7 @@ refused, nothing is written. The caller must make sure that the later runs canno
 KEYS  those of the other script for each run, in sequence
 ARGV  1 number of runs
       for each run: its number of keys, its number of arguments, then its arguments
-Reply that of the first run
+Reply that of the first run. If it is {0, …} (WRITTEN), the replies of the other runs follow as a sixth value
 ]]
 local write
 local keys, args = KEYS, ARGV
@@ -17,7 +17,7 @@ do
     -- the other script
   end
 end
-local keys_read, args_read, first = 0, 1, nil
+local keys_read, args_read, first, others = 0, 1, nil, {}
 for run = 1, tonumber(args[1]) do
   local own_keys, own_args = {}, {}
   local key_count, arg_count = tonumber(args[args_read + 1]), tonumber(args[args_read + 2])
@@ -25,7 +25,8 @@ for run = 1, tonumber(args[1]) do
   for i = 1, arg_count do own_args[i] = args[args_read + 2 + i] end
   keys_read, args_read = keys_read + key_count, args_read + 2 + arg_count
   local reply = write(own_keys, own_args)
-  if run == 1 then first = reply end
+  if run == 1 then first = reply else others[run - 1] = reply end
   if first[1] ~= 0 then break end
 end
+if first[1] == 0 then first[6] = others end
 return first
