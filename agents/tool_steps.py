@@ -41,7 +41,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.schema_names import RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
+from breadcrumbs.runtime.schema_names import RECEIPT, ROOT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.telemetry.turns import Tokens
@@ -175,6 +175,7 @@ class ToolSteps:
             "tool": use.name,
             "request_id": str(request_id),
             "trigger_id": origin.id,
+            ROOT: origin.root,
             "hops": origin.hops + 1,
         }
         requested = {

@@ -67,10 +67,14 @@ REASONING: Final = "model_reasoning"
 RECEIPT: Final = "model_receipt"
 """Context key of an answer with its receipt, and of a tool request with the facts that its receipt needs."""
 
+ROOT: Final = "root_id"
+"""Context key with the id of the message that a breadcrumb follows from (see `breadcrumb/roots.py`)."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
         RECEIPT,
+        ROOT,
         "session_id",
         "trigger_id",
         "creator",

@@ -17,6 +17,7 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
+from breadcrumbs.agents.chain_limits import ChainLimits
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
@@ -106,8 +107,13 @@ class WorkerParts:
 
 def context_worker(parts: WorkerParts) -> Worker:
     """Create a worker that builds contexts."""
-    return _make_worker(
-        parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags)
+    return _make_worker(parts, _context_builder(parts))
+
+
+def _context_builder(parts: WorkerParts) -> ContextBuilder:
+    settings = parts.settings
+    return ContextBuilder(
+        parts.store, parts.configs, inherited=settings.inherited_tags, max_hops=settings.chain_hops
     )
 
 
@@ -140,7 +146,7 @@ async def agent_worker(
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
         await adk.check_apps(configured)
-        builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
+        builder = _context_builder(parts)
         hints = SchemaHints(store)
 
         choices = ModelChoices(models)
@@ -175,6 +181,7 @@ async def agent_worker(
             inherited=inherited,
             remote=AdkTurns(store, adk).answer,
         )
+        turns.limits = ChainLimits(settings.chain_hops, settings.chain_turns)
         runner = AgentRunner(
             store,
             AgentsInForce(store, configured, breadcrumbs=kind is None),

@@ -11,6 +11,7 @@ __all__ = [
     "json_input",
     "names",
     "query",
+    "roots",
     "selectors",
     "session_rule",
     "tags",

@@ -26,6 +26,11 @@ def is_outcome(
     return (schema_name == AGENT_RESPONSE or is_by_agent(context)) and agent in (None, agent_of(context))
 
 
+def is_answer_or_error(schema_name: str | None, context: Mapping[str, Any]) -> bool:
+    """Return whether a breadcrumb ends a turn: it is the answer of an agent, or an error."""
+    return schema_name in (AGENT_RESPONSE, AGENT_ERROR) or is_by_agent(context)
+
+
 def agent_of(context: Mapping[str, Any]) -> str | None:
     """Return the id of the agent that wrote a breadcrumb, or None."""
     creator = context.get("creator")
