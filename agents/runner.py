@@ -183,6 +183,10 @@ class AgentRunner:
             for agent in agents
             if await self._should_answer(agent.definition, turn, trigger)
         ]
+        if not requests:
+            # No commit acknowledges the event. A client that waits for the end of a chain needs it now, not with the
+            # next low-water mark.
+            await turn.acknowledge()
         await self._answer_all(turn, requests, recent_answers)
         self._refused.pop(_event_key(event), None)
 

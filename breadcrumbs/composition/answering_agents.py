@@ -52,7 +52,7 @@ def read_answering_agents(store: Store, configs: ConfigsInForce) -> LoadAgents:
             found.pop(definition.agent_id, None)  # also if its new definition answers no users
             if answers_users(definition):
                 found[definition.agent_id] = _describe(definition)
-        silent = _silent_consumers(await _configs_of(store, configs, owner))
+        silent = _silent_consumers(await load_configs(store, configs, owner))
         answering = [
             agent for agent in found.values() if agent.direct or not silent.issuperset(agent.consumers)
         ]
@@ -74,7 +74,7 @@ async def _published(store: Store) -> dict[str, PublishedAgent]:
     }
 
 
-async def _configs_of(store: Store, configs: ConfigsInForce, owner: UUID) -> Sequence[ContextConfig]:
+async def load_configs(store: Store, configs: ConfigsInForce, owner: UUID) -> Sequence[ContextConfig]:
     """Return the configs in force. A process without a config file uses the one that the builders publish."""
     if configs.valid_content:
         return await configs.get(owner)

@@ -22,6 +22,7 @@ import structlog
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.composition.answering_agents import read_answering_agents
+from breadcrumbs.composition.chain_triggers import read_triggers
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.listener import open_listener
@@ -46,6 +47,7 @@ from breadcrumbs.proofs.replay_http import ReplayRoutes
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.reader import EventReader
+from breadcrumbs.runtime.http.answering import Directory
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.processes import group
 from breadcrumbs.runtime.http.processes.port import take_snapshot
@@ -198,9 +200,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *WebPage.of_this_installation().operations,
                     *Guides.of_this_installation().operations,
                 )
-                app = build_app(
-                    store, hub, hygiene, settings, operations, read_answering_agents(store, configs)
-                )
+                directory = Directory(read_answering_agents(store, configs), read_triggers(store, configs))
+                app = build_app(store, hub, hygiene, settings, operations, directory)
                 if (member := group.current()) is not None:
                     background.start_soon(member.publish_forever, partial(take_snapshot, app.metrics, member))
                 yield ServerServices(store, hub, hygiene, app)

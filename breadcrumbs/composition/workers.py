@@ -29,6 +29,7 @@ from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.composition.answering_agents import describe_agents
+from breadcrumbs.composition.chain_triggers import agent_triggers
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
@@ -42,6 +43,7 @@ from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.offered_models import ModelOffer, publish_models
 from breadcrumbs.runtime.store.published_agents import PublishedAgent, publish_agents
+from breadcrumbs.runtime.store.published_triggers import AgentTriggers, publish_triggers
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
@@ -151,7 +153,13 @@ async def agent_worker(
 
         choices = ModelChoices(models)
         offer = choices.offer(_common_model(configured))
-        published = _Published(store, kind or AgentRunner.kind, offer, tuple(describe_agents(configured)))
+        published = _Published(
+            store,
+            kind or AgentRunner.kind,
+            offer,
+            tuple(describe_agents(configured)),
+            tuple(agent_triggers(agent.definition) for agent in configured),
+        )
         await published.publish()
         keeping = asyncio.create_task(published.keep())
 
@@ -208,10 +216,12 @@ class _Published:
     kind: str
     models: ModelOffer
     agents: tuple[PublishedAgent, ...]
+    triggers: tuple[AgentTriggers, ...]
 
     async def publish(self) -> None:
         await publish_models(self.store, self.kind, self.models)
         await publish_agents(self.store, self.kind, self.agents)
+        await publish_triggers(self.store, self.kind, self.triggers)
 
     async def keep(self) -> None:
         """Publish them again if they are gone, until cancelled. The server can have been restored from a backup.
@@ -223,6 +233,7 @@ class _Published:
             try:
                 await publish_models(self.store, self.kind, self.models, if_absent=True)
                 await publish_agents(self.store, self.kind, self.agents, if_absent=True)
+                await publish_triggers(self.store, self.kind, self.triggers, if_absent=True)
             except StoreError:
                 pass  # the next check repeats it
 

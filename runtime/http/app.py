@@ -12,7 +12,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
-from breadcrumbs.runtime.http.answering import LoadAgents, published_only
+from breadcrumbs.runtime.http.answering import Directory, published_only
 from breadcrumbs.runtime.http.api import docs
 from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.api.operations import Operation
@@ -80,7 +80,7 @@ class Application:
         hygiene: Hygiene,
         settings: Settings,
         extra: Sequence[Operation] = (),
-        answering: LoadAgents | None = None,
+        directory: Directory | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.hub = hub
@@ -89,6 +89,7 @@ class Application:
         self._development_mode = settings.development_mode
         registry = Registry(store)
         limiter = RateLimiter(store, settings.rate_limits) if settings.limits_rates else None
+        agents = directory or published_only(store)
         services = Services(
             store,
             hub,
@@ -108,7 +109,8 @@ class Application:
             UnsentReplies(),
             Slots(total=share_of(8), per_owner=share_of(4), per_token=share_of(2)),
             limiter,
-            answering or published_only(store),
+            agents.answering,
+            agents.triggers,
         )
         stream = EventStream(services)
         access_log = settings.log_level == "debug"
@@ -162,14 +164,14 @@ def build_app(
     hygiene: Hygiene,
     settings: Settings,
     extra: Sequence[Operation] = (),
-    answering: LoadAgents | None = None,
+    directory: Directory | None = None,
 ) -> Application:
     """Build the application. The caller opens and closes the store, the hub and hygiene.
 
-    `extra` contains the operations of other packages, such as the context builder. `answering` returns the agents that
-    answer users. Without it, only agents that runners publish are known.
+    `extra` contains the operations of other packages, such as the context builder. `directory` knows the agents.
+    Without it, only agents that runners publish are known.
     """
-    return Application(store, hub, hygiene, settings, extra, answering)
+    return Application(store, hub, hygiene, settings, extra, directory)
 
 
 def _routes(operations: Sequence[Operation], services: Services, stream: ASGIApp) -> list[Route]:

@@ -14,6 +14,7 @@ from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.maintenance.store_values import StoreValues
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.sessions.open_turns import LoadTriggers
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.records import Registry
 from breadcrumbs.runtime.store.store import Store
@@ -52,3 +53,4 @@ class Services:
     limiter: RateLimiter | None
     """None: requests are not rate limited."""
     answering_agents: LoadAgents
+    chain_triggers: LoadTriggers
