@@ -7,6 +7,7 @@ __all__ = [
     "addressees",
     "agents_in_force",
     "answer",
+    "chain_limits",
     "chosen_agent",
     "definition",
     "definition_checks",

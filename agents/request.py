@@ -9,6 +9,7 @@ from uuid import UUID
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.state import NO_CHOICES, Choices
@@ -25,6 +26,8 @@ class StartingMessage:
     """Creation time in microseconds since 1970, or 0 if it is unknown."""
     hops: int
     """Number of agents that triggered each other in a row before this turn."""
+    root: str
+    """Id of the message that the chain of these agents began with."""
 
     @classmethod
     def of(cls, trigger: Breadcrumb) -> StartingMessage:
@@ -32,8 +35,10 @@ class StartingMessage:
         context = trigger.context
         hops = _positive(context.get("hops"))
         if trigger.schema_name == AGENT_CONTEXT and isinstance(context.get("trigger_id"), str):
-            return cls(context["trigger_id"], _positive(context.get("trigger_created")), hops)
-        return cls(str(trigger.id), trigger.created, hops)
+            return cls(
+                context["trigger_id"], _positive(context.get("trigger_created")), hops, root_of(trigger)
+            )
+        return cls(str(trigger.id), trigger.created, hops, root_of(trigger))
 
 
 @dataclass(frozen=True, slots=True)

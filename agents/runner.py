@@ -11,6 +11,7 @@ import anyio
 
 from breadcrumbs.agents.addressees import Addressees
 from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, ActiveAgent, AgentsInForce
+from breadcrumbs.agents.chain_limits import ChainStopped
 from breadcrumbs.agents.chosen_agent import AgentUnavailable, chosen_agent
 from breadcrumbs.agents.conversation import (
     RecentAnswers,
@@ -192,6 +193,10 @@ class AgentRunner:
             for agent in agents
             if await self._should_answer(agent.definition, turn, trigger)
         ]
+        if not requests:
+            # No commit acknowledges the event. A client that waits for the end of a chain needs it now, not with the
+            # next low-water mark.
+            await turn.acknowledge()
         await self._answer_all(turn, requests, recent_answers)
         self._refused.pop(_event_key(event), None)
 
@@ -300,18 +305,18 @@ class AgentRunner:
         event = turn.event
         self._refused.pop(_event_key(event), None)
         failed = self._failed_agents(event)
-        origin, hops, retried_at = event.id, 0, 0
+        origin, root, hops, retried_at = event.id, None, 0, 0
         answers: list[str] = []
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
             started_by = StartingMessage.of(trigger)
-            hops, retried_at = started_by.hops, retry_time(event, trigger)
+            root, hops, retried_at = started_by.root, started_by.hops, retry_time(event, trigger)
             answers = await self._merged_messages(trigger, failed)
             origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
         agent_id = next(iter(failed)) if len(failed) == 1 else None
-        details = ErrorDetails(self._creator, origin, self._inherited, hops + 1, agent_id, answers)
+        details = ErrorDetails(self._creator, origin, self._inherited, hops + 1, agent_id, answers, root)
         if isinstance(error, TurnStopped):
             # A cancellation stops all agents, so its error names none. The API can write the same error.
             stop_id = stopped_error_id(event.lane, origin, retried_at)
@@ -319,6 +324,8 @@ class AgentRunner:
         elif isinstance(error, AgentUnavailable):
             # Several turns of a message can find that the agent is missing. They write one error together.
             details = replace(details, id=turn.derived_id("error", self._creator, error.report_key))
+        elif isinstance(error, ChainStopped):
+            details = replace(details, agents=error.agents)
         await leave_error(self._store, turn, error, details)
         self._failed.pop(_event_key(event), None)
 

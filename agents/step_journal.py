@@ -23,7 +23,7 @@ from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import encodable_text, shorten_line
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.deltas import MAX_REASONING_CHARACTERS
-from breadcrumbs.runtime.schema_names import AGENT_STEP, REASONING, RECEIPT
+from breadcrumbs.runtime.schema_names import AGENT_STEP, REASONING, RECEIPT, ROOT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.turn import INTERNAL
@@ -67,6 +67,7 @@ class StepJournal:
         context = {
             "agent_id": self._request.definition.agent_id,
             "trigger_id": self._request.origin.id,
+            ROOT: self._request.origin.root,
             "hops": self._request.origin.hops + 1,
             "step": number,
             "model": public_name(record.model),

@@ -16,7 +16,7 @@ from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolResult
 from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, canonical, parse_json
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.schema_names import RECEIPT
+from breadcrumbs.runtime.schema_names import RECEIPT, ROOT
 
 _MAX_INPUT_CHARACTERS: Final = 100_000
 _MAX_UNREADABLE_CHARACTERS: Final = 10_000
@@ -122,6 +122,7 @@ class ToolUse:
             "tool": self.name,
             "request_id": str(self.request_id),
             "trigger_id": origin.id,
+            ROOT: origin.root,
             "hops": origin.hops + 1,
         }
 

@@ -25,6 +25,7 @@ from breadcrumbs.agents.answer import (
     parse_answer,
     without_state_change,
 )
+from breadcrumbs.agents.chain_limits import DEFAULT_LIMITS
 from breadcrumbs.agents.commit import commit
 from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswered_messages
 from breadcrumbs.agents.definition import AgentDefinition
@@ -44,7 +45,7 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, St
 from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.notices import Notice
-from breadcrumbs.runtime.schema_names import REASONING, RECEIPT
+from breadcrumbs.runtime.schema_names import REASONING, RECEIPT, ROOT
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.telemetry import tracing
 from breadcrumbs.runtime.telemetry.redaction import log_reason
@@ -92,6 +93,8 @@ class AgentTurns:
         self._refresh = refresh
         self._inherited = inherited
         self._remote = remote
+        self.limits = DEFAULT_LIMITS
+        """Limits on agents that trigger each other. The composition sets those of the settings."""
         self._receipts = ReceiptWriter(store)
         self._failures: dict[UUID, int] = {}
         """Number of failed model calls and attempts of each answer, for notices."""
@@ -157,7 +160,7 @@ class AgentTurns:
             return None
         if any(cancel.created > request.requested_at for cancel in recent_answers.cancels):
             raise TurnStopped
-        if _is_beyond_hop_limit(request):
+        if await self.limits.stops(self._store, request):
             return None
         try:
             return replace(request, trigger=await self._fresh_trigger(request, recent_answers.answers))
@@ -340,29 +343,12 @@ class _Observer:
         self.retrying(error_reason(error), seconds)
 
 
-def _is_beyond_hop_limit(request: AnswerRequest) -> bool:
-    """Return whether the hop limit is exceeded. Raises `TurnFailed` when it is just reached.
-
-    The error is reported only once, at the limit. Otherwise an agent that reacts to errors would be triggered
-    forever.
-    """
-    definition, origin = request.definition, request.origin
-    if origin.hops == definition.hop_limit:
-        raise TurnFailed(
-            f"agents triggered each other {origin.hops} times in a row, which is the hop limit of "
-            f"{definition.agent_id}"
-        )
-    if origin.hops > definition.hop_limit:
-        _log.info("hop limit exceeded, ignoring trigger", agent=definition.agent_id, trigger=origin.id)
-        return True
-    return False
-
-
 def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[str, Any]:
     """Return the fields that the runtime adds to the context of an answer."""
     trigger, origin = request.trigger, request.origin
     fields: dict[str, Any] = {
         "trigger_id": origin.id,
+        ROOT: origin.root,
         "creator": _creator(request.definition),
         "hops": origin.hops + 1,
     }

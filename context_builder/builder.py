@@ -21,12 +21,18 @@ from breadcrumbs.context_builder.assembly import (
 )
 from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.configs_in_force import CONTEXT_CONFIGS, ConfigsInForce
-from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
+from breadcrumbs.context_builder.context_breadcrumb import (
+    MAX_HOPS,
+    check_hops,
+    context_breadcrumb,
+    context_id,
+)
 from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
 from breadcrumbs.context_builder.references import gathered_references
 from breadcrumbs.context_builder.spans import describe_retrieval, retrieval_span
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
@@ -62,10 +68,12 @@ class ContextBuilder:
         configs: ConfigsInForce,
         *,
         inherited: tuple[str, ...] = DEFAULT_INHERITED,
+        max_hops: int = MAX_HOPS,
     ) -> None:
         self._store = store
         self._configs = configs
         self._inherited = inherited
+        self._max_hops = max_hops
         self._hints = SchemaHints(store)
         self._archive = ContextArchive(store)
         self._inputs = InputLoader(store, self._hints)
@@ -111,7 +119,12 @@ class ContextBuilder:
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         """Write an error into the session after the last attempt failed."""
-        details = ErrorDetails(_CREATOR, turn.event.id, self._inherited)
+        event = turn.event
+        try:
+            root = root_of(await self._store.get_version(event.owner_id, event.id, event.version))
+        except NotFound:
+            root = None
+        details = ErrorDetails(_CREATOR, event.id, self._inherited, root=root)
         await leave_error(self._store, turn, error, details)
 
     async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
@@ -216,6 +229,7 @@ class ContextBuilder:
         owner = trigger.owner_id
         await self._archive.keep_config(owner, config, self._configs.source_of(owner, config))
         await self._archive.keep_hints(owner, assembled.definitions)
+        check_hops(trigger, self._max_hops)
         try:
             new = context_breadcrumb(
                 config, trigger, assembled, as_of=inputs.as_of, inherited=self._inherited

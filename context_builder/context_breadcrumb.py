@@ -11,17 +11,18 @@ from breadcrumbs.context_builder.assembly import Assembled
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS, SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.ttl import TtlConfig
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.schema_names import ADDRESSEE, USER_MESSAGE
+from breadcrumbs.runtime.schema_names import ADDRESSEE, ROOT, USER_MESSAGE
 from breadcrumbs.runtime.store.placement import derive_id_beside
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 MAX_HOPS: Final = 16
-"""Maximum length of a chain in which contexts trigger contexts of other consumers. Agents have their own limits."""
+"""Default of the maximum length of a chain in which contexts trigger contexts of other consumers."""
 
 
 def context_id(store: Store, config: ContextConfig, trigger: Breadcrumb | Event) -> UUID:
@@ -51,6 +52,7 @@ def context_breadcrumb(
         "trigger_id": str(trigger.id),
         "trigger_version": trigger.version,
         "trigger_created": trigger.created,
+        ROOT: root_of(trigger),
         "as_of": as_of,
         "as_of_time": times.to_text(as_of),
         "config": config.digest,
@@ -89,16 +91,17 @@ def _context_tags(config: ContextConfig, inherited: Sequence[str]) -> list[str]:
 
 
 def _count_hops(trigger: Breadcrumb) -> int:
-    """Count the agents and contexts that led to a trigger.
-
-    Raise `TurnFailed` above the limit. The limit stops configs that trigger each other.
-    """
+    """Count the agents and contexts that led to a trigger."""
     hops = trigger.context.get("hops")
     hops = hops if isinstance(hops, int) else 0
     if any(tag.startswith(CONSUMER) for tag in trigger.tags):
         hops += 1
-    if hops > MAX_HOPS:
+    return hops
+
+
+def check_hops(trigger: Breadcrumb, limit: int) -> None:
+    """Raise `TurnFailed` above the limit, which stops configs that trigger each other."""
+    if (hops := _count_hops(trigger)) > limit:
         raise TurnFailed(
             f"stopped after contexts triggered each other {hops} times in a row: check update_triggers"
         )
-    return hops

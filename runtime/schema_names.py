@@ -74,11 +74,15 @@ RECEIPT: Final = "model_receipt"
 ADDRESSEE: Final = "addressed_to"
 """Context key of a message that is addressed to one agent: its `agent_id`. The context of the message has it, too."""
 
+ROOT: Final = "root_id"
+"""Context key with the id of the message that a breadcrumb follows from (see `breadcrumb/roots.py`)."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
         RECEIPT,
         ADDRESSEE,
+        ROOT,
         "session_id",
         "trigger_id",
         "creator",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ from breadcrumbs.cli.options import (
     TokenOption,
     UrlOption,
     UserOption,
+    WaitForOption,
 )
 from breadcrumbs.cli.output import INTERRUPTED, OK, PROBLEM, CommandError, UsageError, fail, one_line, say
 
@@ -46,6 +48,7 @@ def ask(
     session: ContinueOption = None,
     agent: AgentOption = None,
     to: ToOption = None,
+    wait_for: WaitForOption = "first",
     user: UserOption = None,
     timeout: TimeoutOption = 300.0,
     url: UrlOption = DEFAULT_URL,
@@ -60,6 +63,7 @@ def ask(
     crumb ask "And in French?" --session demo
     crumb ask "Write a poem" --to poet              only this message
     crumb ask "Write a poem" --agent poet           also later messages of the session
+    crumb ask "Write about tea" --wait-for last     the last answer of a chain of agents
 
     Text from a pipe is sent after the question, separated by an empty line. The exit code is 0 with an answer and 1
     without one; the reason is printed on standard error. Ctrl-C cancels the answer, and the exit code is 130.
@@ -71,7 +75,7 @@ def ask(
         credentials = token if user is None else as_user(first, user)
     with open_client(url, credentials, retries=_RETRIES) as client:
         choose_agent(client, name, agent)
-        code = _ask(_Turn(client, client.session(name), to), text, timeout or None)
+        code = _ask(_Turn(client, client.session(name), to), text, _Wait(wait_for, timeout or None))
     if session is None and sys.stdout.isatty() and sys.stderr.isatty():
         say(f"continue with: crumb ask --session {name} …")
     return code
@@ -95,12 +99,12 @@ def _read_input() -> str:
     return raw.decode()
 
 
-def _ask(turn: _Turn, text: str, timeout: float | None) -> int:
+def _ask(turn: _Turn, text: str, wait: _Wait) -> int:
     from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
 
     display = turn.display
     try:
-        turn.run(text, timeout)
+        turn.run(text, wait)
     except KeyboardInterrupt:
         display.end_unfinished()
         if turn.message_id:
@@ -118,6 +122,14 @@ def _ask(turn: _Turn, text: str, timeout: float | None) -> int:
     return OK
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """The answer to wait for, and the seconds to wait."""
+
+    wait_for: str
+    timeout: float | None
+
+
 class _Turn:
     """One question and its answer."""
 
@@ -131,34 +143,41 @@ class _Turn:
         self.message_id = ""
         """Id of the question. Empty: it is not stored yet."""
 
-    def run(self, text: str, timeout: float | None) -> None:
+    def run(self, text: str, wait: _Wait) -> None:
         """Ask, and show the answer. Raises `NoAnswer` early if no agent runner is alive."""
         from breadcrumbs.client.errors import NoAnswer
 
-        began = time.monotonic()
+        began, timeout = time.monotonic(), wait.timeout
         is_alive = _has_runner(self.client)
         if is_alive or (timeout is not None and timeout <= _RUNNER_SECONDS):
-            self._follow(text, timeout)
+            self._follow(text, wait)
             return
         try:
-            self._follow(text, _RUNNER_SECONDS)
+            self._follow(text, replace(wait, timeout=_RUNNER_SECONDS))
         except NoAnswer:
             left = None if timeout is None else timeout - (time.monotonic() - began)
             if not _has_runner(self.client) or (left is not None and left <= 0):
                 raise
             # A runner has started meanwhile.
-            self.display.show_answer(self.session.wait(self.message_id, timeout=left).text)
+            self.display.show_answer(
+                self.session.wait(self.message_id, timeout=left, wait_for=wait.wait_for).text
+            )
 
-    def _follow(self, text: str, timeout: float | None) -> None:
+    def _follow(self, text: str, wait: _Wait) -> None:
+        from breadcrumbs.client.outcomes import ChainIds
         from breadcrumbs.client.values import Answer, Delta, Written
 
-        for step in self.session.turn(text, timeout=timeout, to=self._to):
+        ids = ChainIds("")
+        for step in self.session.turn(text, timeout=wait.timeout, to=self._to, wait_for=wait.wait_for):
             if isinstance(step, Written):
                 self.message_id = step.id
+                ids = ChainIds(step.id)
             elif isinstance(step, Answer):
                 self.display.show_answer(step.text)
-            elif isinstance(step, Delta) and step.trigger_id == self.message_id:
+            elif isinstance(step, Delta) and ids.has_delta(step):
                 self.display.show_piece(step)
+            elif wait.wait_for != "first":
+                ids.add(step)
 
 
 def _has_runner(client: Client) -> bool:

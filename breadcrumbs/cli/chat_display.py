@@ -50,6 +50,9 @@ class Display(Protocol):
     def show_answer(self, text: str) -> None:
         """Show the complete answer in place of its pieces."""
 
+    def show_named_answer(self, who: str, text: str) -> None:
+        """Show one of several answers to a message in place of its pieces."""
+
     def show_problem(self, text: str) -> None: ...
 
     def end_unfinished(self) -> None:
@@ -84,6 +87,9 @@ class PipeDisplay:
     def show_answer(self, text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
+
+    def show_named_answer(self, who: str, text: str) -> None:
+        self.show_message(who, text)
 
     def show_problem(self, text: str) -> None:
         fail(text)
@@ -182,6 +188,10 @@ class TerminalDisplay:
     def show_answer(self, text: str) -> None:
         self._end_live()
         self._print(text)
+
+    def show_named_answer(self, who: str, text: str) -> None:
+        self._end_live()
+        self.show_message(who, text)
 
     def show_problem(self, text: str) -> None:
         self.end_unfinished()

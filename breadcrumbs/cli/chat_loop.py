@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from breadcrumbs.cli.chain_answers import ChainAnswers
 from breadcrumbs.cli.chat_display import Display
 from breadcrumbs.cli.output import INTERRUPTED, OK, PROBLEM, one_line, shown_time
 from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
@@ -108,28 +109,33 @@ class ChatLoop:
 
     def _say(self, text: str, to: str | None = None) -> None:
         message_id = ""
+        answers = ChainAnswers(self._display)
         try:
             for step in self._session.turn(
                 text,
                 timeout=self._timeout,
                 to=to,
+                wait_for="last",
                 last_event_id=self._last_event_ids.get(self._session.id),
                 on_connection=self._on_connection,
             ):
                 if isinstance(step, Written):
-                    message_id = step.id
+                    message_id = answers.message_id = step.id
                 elif isinstance(step, Answer):
-                    self._display.show_answer(step.text)
+                    answers.show_last(step)
                 else:
+                    answers.show(step)
                     self._show(step, message_id)
         except KeyboardInterrupt:
             if message_id:
                 self._stop(message_id)
             self._interrupt(_LEAVE_HINT if message_id else "stopped, but the message was possibly sent")
         except AgentFailed as failure:
+            answers.show_waiting()
             self._show_failure(failure)
         except NoAnswer as error:
             self.failed = True
+            answers.show_waiting()
             self._display.show_problem(f"{error}. A late answer is shown with your next message")
 
     def _stop(self, message_id: str) -> None:
@@ -160,9 +166,8 @@ class ChatLoop:
         if event.event_id is not None:
             self._last_event_ids[self._session.id] = event.event_id
         if isinstance(event, Delta):
-            if event.trigger_id == message_id:
-                self._display.show_piece(event)
-        elif isinstance(event, Gap):
+            return  # shown by `ChainAnswers`
+        if isinstance(event, Gap):
             self._display.show_notice("some newer messages are not shown: use /history to see them")
         elif (
             event.operation == "created"
@@ -174,7 +179,7 @@ class ChatLoop:
     def _show_created(self, event: Event, message_id: str) -> None:
         if event.schema_name == USER_MESSAGE:
             self._display.show_message("user", event.text)
-        elif event.context.get("trigger_id") == message_id:
+        elif message_id in (event.context.get("trigger_id"), event.context.get("root_id")):
             if event.schema_name in (TOOL_REQUEST, TOOL_RESPONSE):
                 self._display.show_aside(_tool_line(event))
         elif event.schema_name == AGENT_RESPONSE:

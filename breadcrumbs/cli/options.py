@@ -15,6 +15,17 @@ from breadcrumbs.cli.server_url import complete_url
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
+
+def _check_wait_for(text: str) -> str:
+    from breadcrumbs.runtime.errors import InvalidInput
+    from breadcrumbs.runtime.sessions.wait_for import WaitFor
+
+    try:
+        return str(WaitFor.parse(text))
+    except InvalidInput as error:
+        raise typer.BadParameter(f"{text!r}: use first, last or agent:NAME") from error
+
+
 UrlOption = Annotated[
     str,
     typer.Option(
@@ -31,6 +42,14 @@ TokenOption = Annotated[
 UserOption = Annotated[
     str | None,
     typer.Option("--user", help="Act as this user: see and write only what belongs to the user."),
+]
+WaitForOption = Annotated[
+    str,
+    typer.Option(
+        "--wait-for",
+        help="Answer to wait for, if agents trigger each other: first, last or agent:NAME.",
+        callback=_check_wait_for,
+    ),
 ]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer, 0 for no limit.")

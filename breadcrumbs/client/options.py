@@ -65,7 +65,13 @@ class Waiting(TypedDict, total=False):
     timeout: float | None
     """In seconds, 120 by default. None means no timeout."""
     agent: str | None
-    """Wait for the answer of this agent. None waits for the first answer. It does not address the message: see `to`."""
+    """Wait for the answer of this agent, to the message or later in its chain. None waits for the first answer.
+
+    It does not address the message: see `to`."""
+    wait_for: str | None
+    """`first` (default), `last` or `agent:NAME`: which answer of the chain that the message starts to wait for.
+
+    Not together with `agent`. Unlike `agent`, the wait also ends when the chain has ended without such an answer."""
     on_connection: OnConnection | None
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from breadcrumbs.client.errors import AgentFailed
+from breadcrumbs.client.errors import AgentFailed, NoAnswer
+from breadcrumbs.client.options import Waiting
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -16,8 +17,10 @@ from breadcrumbs.client.values import (
     creator_in,
 )
 from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import AGENT_ERROR, USER_MESSAGE
-from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
+from breadcrumbs.runtime.sessions.outcome_matching import is_answer_or_error, is_outcome
+from breadcrumbs.runtime.sessions.wait_for import WaitFor
 
 
 def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer | None:
@@ -31,9 +34,14 @@ def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer 
 
 def outcome_of(id: str, found: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
     """Return the answer if `found` answers the message, else None. Raise `AgentFailed` if it is an error."""
-    context = found.context
-    if not is_outcome(found.schema_name, context, message_id, agent):
+    if not is_outcome(found.schema_name, found.context, message_id, agent):
         return None
+    return _to_answer(id, found, message_id)
+
+
+def _to_answer(id: str, found: Event | Breadcrumb, message_id: str) -> Answer:
+    """Return an answer. Raise `AgentFailed` if it is an error."""
+    context = found.context
     if found.schema_name == AGENT_ERROR:
         raise AgentFailed(
             str(context.get("error") or "the agent failed and gave no reason"),
@@ -50,6 +58,91 @@ def outcome_of(id: str, found: Event | Breadcrumb, message_id: str, agent: str |
         tags=found.tags,
         context=context,
     )
+
+
+def wanted_answer(options: Waiting) -> WaitFor:
+    """Return the answer to wait for. Raise `ValueError` if the options contradict each other."""
+    text = options.get("wait_for")
+    if text is not None and options.get("agent") is not None:
+        raise ValueError("pass agent or wait_for, not both: wait_for='agent:NAME' waits for one agent")
+    try:
+        return WaitFor.parse(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainResult:
+    """An answer of a chain, as the server returns it."""
+
+    outcome: Breadcrumb | None
+    finished: bool
+    agents: tuple[str, ...]
+    waiting_for: tuple[str, ...]
+
+    @property
+    def is_end(self) -> bool:
+        return self.finished or self.outcome is not None
+
+    def answer(self, message_id: str, wanted: str) -> Answer:
+        """Return the answer. Raise `AgentFailed` for an error, and `NoAnswer` if the chain ended without the answer."""
+        if self.outcome is not None:
+            trigger = self.outcome.context.get("trigger_id")
+            return _to_answer(
+                self.outcome.id, self.outcome, trigger if isinstance(trigger, str) else message_id
+            )
+        answered = ", ".join(self.agents) or "no agent"
+        name = wanted.removeprefix("agent:")
+        raise NoAnswer(
+            f"all agents are done, and {name} has not answered ({answered} did)", trigger_id=message_id
+        )
+
+
+NOT_ENDED: Final = ChainResult(None, False, (), ())
+
+
+def chain_result(document: Any) -> ChainResult:
+    """Return the result in the reply to a request for an answer of a chain."""
+    outcome, chain = document.get("answer") or document.get("error"), document["chain"]
+    return ChainResult(
+        None if outcome is None else breadcrumb_of({"title": "", **outcome}),
+        bool(chain["finished"]),
+        tuple(chain.get("agents", ())),
+        tuple(chain.get("waiting_for", ())),
+    )
+
+
+class ChainIds:
+    """Ids of the breadcrumbs of a chain, collected from events."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        self._ids = {message_id}
+
+    def add(self, event: Event) -> bool:
+        """Return whether an event is an answer or error of the chain, and note its id."""
+        if event.operation != "created" or isinstance(event, Delta):
+            return False
+        context = event.context
+        if context.get("root_id") != self.message_id and context.get("trigger_id") not in self._ids:
+            return False
+        if event.breadcrumb_id is not None:
+            self._ids.add(event.breadcrumb_id)
+        return is_answer_or_error(event.schema_name, context)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._ids
+
+    def has_delta(self, event: Event) -> bool:
+        return isinstance(event, Delta) and event.trigger_id in self._ids
+
+
+def answers_in(event: Event | None) -> list[Answer]:
+    """Return the answer that an event reports. Empty if it is an error or something else."""
+    if event is None or event.schema_name == AGENT_ERROR or event.operation != "created":
+        return []
+    trigger = event.context.get("trigger_id")
+    return [_to_answer(event.breadcrumb_id or "", event, trigger if isinstance(trigger, str) else "")]
 
 
 def is_delta_of(event: Event, message_id: str, agent: str | None) -> bool:

@@ -185,6 +185,12 @@ def outcome_request(session: str, message_id: str, agent: str | None) -> Request
     return get_request(path, () if agent is None else (("agent_id", agent),))
 
 
+def chain_request(session: str, message_id: str, wait_for: str, wait: float) -> Request:
+    """Return the request for an answer of the chain that a message starts. The server waits some seconds for it."""
+    path = f"{session_path(session)}/messages/{segment(message_id)}"
+    return get_request(path, (("wait_for", wait_for), ("wait", f"{wait:g}")))
+
+
 # Events
 
 

@@ -27,6 +27,7 @@ from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER, session_o
 from breadcrumbs.runtime.errors import Complaint
 from breadcrumbs.runtime.http.answering import AgentServices, LoadAgents
 from breadcrumbs.runtime.schema_names import AGENT_DEFINITION, USER_MESSAGE
+from breadcrumbs.runtime.sessions.open_turns import LoadTriggers
 from breadcrumbs.runtime.store.published_agents import (
     PublishedAgent,
     living_kinds,
@@ -83,7 +84,7 @@ def find_reacting(configs: ConfigsInForce) -> Reacts:
     return reacts
 
 
-def agent_services(store: Store, configs: ConfigsInForce) -> AgentServices:
+def agent_services(store: Store, configs: ConfigsInForce, triggers: LoadTriggers) -> AgentServices:
     """Return the functions about agents and definitions that the HTTP API uses."""
     definitions = OwnDefinitions(store, AGENT_DEFINITIONS)
     answering = read_answering_agents(store, configs, definitions)
@@ -102,7 +103,7 @@ def agent_services(store: Store, configs: ConfigsInForce) -> AgentServices:
         }
         return sorted(names)
 
-    return AgentServices(answering, addressable, check_posted)
+    return AgentServices(answering, addressable, check_posted, triggers)
 
 
 def _matches_tags(trigger: dict[str, Any], tags: Sequence[str], session: str | None) -> bool:
@@ -155,7 +156,7 @@ def read_answering_agents(
             found.pop(definition.agent_id, None)  # also if its new definition answers no users
             if answers_users(definition):
                 found[definition.agent_id] = describe_agent(definition)
-        silent = _silent_consumers(await _configs_of(store, configs, owner))
+        silent = _silent_consumers(await load_configs(store, configs, owner))
         answering = [
             agent for agent in found.values() if agent.direct or not silent.issuperset(agent.consumers)
         ]
@@ -177,7 +178,7 @@ async def _published(store: Store) -> dict[str, PublishedAgent]:
     }
 
 
-async def _configs_of(store: Store, configs: ConfigsInForce, owner: UUID) -> Sequence[ContextConfig]:
+async def load_configs(store: Store, configs: ConfigsInForce, owner: UUID) -> Sequence[ContextConfig]:
     """Return the configs in force. A process without a config file uses the one that the builders publish."""
     if configs.valid_content:
         return await configs.get(owner)

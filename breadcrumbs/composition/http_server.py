@@ -23,6 +23,7 @@ import structlog
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.composition.agent_overview import definition_routes
 from breadcrumbs.composition.answering_agents import agent_services
+from breadcrumbs.composition.chain_triggers import read_triggers
 from breadcrumbs.composition.consumers import read_consumers
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.listener import open_listener
@@ -201,7 +202,8 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                     *WebPage.of_this_installation().operations,
                     *Guides.of_this_installation().operations,
                 )
-                app = build_app(store, hub, hygiene, settings, operations, agent_services(store, configs))
+                agents = agent_services(store, configs, read_triggers(store, configs))
+                app = build_app(store, hub, hygiene, settings, operations, agents)
                 if (member := group.current()) is not None:
                     background.start_soon(member.publish_forever, partial(take_snapshot, app.metrics, member))
                 yield ServerServices(store, hub, hygiene, app)

@@ -16,6 +16,7 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
+from breadcrumbs.agents.chain_limits import ChainLimits
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
@@ -28,6 +29,7 @@ from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.composition.answering_agents import describe_agents, find_reacting, read_posted_agents
+from breadcrumbs.composition.chain_triggers import agent_triggers
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.composition.publishing import Publishing, wait_for_claims
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
@@ -104,8 +106,13 @@ class WorkerParts:
 
 def context_worker(parts: WorkerParts) -> Worker:
     """Create a worker that builds contexts."""
-    return _make_worker(
-        parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags)
+    return _make_worker(parts, _context_builder(parts))
+
+
+def _context_builder(parts: WorkerParts) -> ContextBuilder:
+    settings = parts.settings
+    return ContextBuilder(
+        parts.store, parts.configs, inherited=settings.inherited_tags, max_hops=settings.chain_hops
     )
 
 
@@ -138,7 +145,7 @@ async def agent_worker(
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
         await adk.check_apps(configured)
-        builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
+        builder = _context_builder(parts)
         hints = SchemaHints(store)
 
         choices = ModelChoices(models)
@@ -155,6 +162,7 @@ async def agent_worker(
             kind or AgentRunner.kind,
             offer,
             describe_agents(configured),
+            [agent_triggers(agent.definition) for agent in configured],
             settings,
             tuple(toolbox.names),
         )
@@ -188,6 +196,7 @@ async def agent_worker(
             inherited=inherited,
             remote=AdkTurns(store, adk).answer,
         )
+        turns.limits = ChainLimits(settings.chain_hops, settings.chain_turns)
         runner = AgentRunner(
             store,
             AgentsInForce(store, configured, breadcrumbs=kind is None, others=others),

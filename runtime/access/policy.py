@@ -81,6 +81,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "getSession": _READ,
     "listMessages": _READ,
     "getMessage": _READ,
+    "getChain": _READ,
     "createSession": _WRITE,
     "changeSession": _WRITE,
     "deleteSession": _WRITE,

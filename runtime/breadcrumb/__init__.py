@@ -14,6 +14,7 @@ __all__ = [
     "names",
     "nearest_names",
     "query",
+    "roots",
     "selectors",
     "session_rule",
     "tags",

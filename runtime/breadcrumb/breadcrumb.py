@@ -41,7 +41,7 @@ from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType
 from breadcrumbs.runtime.breadcrumb.validation import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
 from breadcrumbs.runtime.hints.hints import check_hints
-from breadcrumbs.runtime.schema_names import HIDDEN_KEYS
+from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, ROOT
 
 MAX_TITLE_LENGTH: Final = 500
 LARGE_BYTES: Final = 16 << 10
@@ -340,6 +340,7 @@ class Breadcrumb:
         fields.setdefault("title", "")
         fields.setdefault("tags", [])
         self._keep_session(fields)
+        self._keep_root(fields)
         return BreadcrumbCreate.parse(fields)
 
     def _keep_session(self, fields: dict[str, Any]) -> None:
@@ -355,6 +356,12 @@ class Breadcrumb:
             if SESSION + session not in fields["tags"]:
                 fields["tags"] = [*fields["tags"], SESSION + session]
             fields["context"] = {**fields["context"], "session_id": session}
+
+    def _keep_root(self, fields: dict[str, Any]) -> None:
+        """Keep the root that the runtime wrote. A change cannot attach the breadcrumb to another chain."""
+        if self.created_by is None and fields["context"].get(ROOT) != (root := self.context.get(ROOT)):
+            others = {key: value for key, value in fields["context"].items() if key != ROOT}
+            fields["context"] = others if root is None else {**others, ROOT: root}
 
     def full_view(self) -> dict[str, Any]:
         """Return all fields, as RCRT's `/full` route does."""

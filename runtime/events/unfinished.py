@@ -39,8 +39,16 @@ async def unfinished_events(store: Store, owner: UUID, session: str, until: int)
     A worker acknowledges an event that it does not handle only with the low-water mark. So events can be included that
     need no turn.
     """
-    lane = store.keys.session_lane(owner, session)
     kinds = sorted({*await read_worker_kinds(store), _RUNNERS})
+    async for event, _ in unfinished_by_kind(store, owner, session, until, kinds):
+        yield event
+
+
+async def unfinished_by_kind(
+    store: Store, owner: UUID, session: str, until: int, kinds: Sequence[str]
+) -> AsyncIterator[tuple[Event, list[str]]]:
+    """Yield the events of a session up to a time, the newest first, with the kinds that have not acknowledged them."""
+    lane = store.keys.session_lane(owner, session)
     progress = await _read_progress(store, lane, kinds)
     log, after = EventLog(store.connection, store.keys), min(one.up_to for one in progress)
     for _ in range(_MAX_EVENTS // _PAGE_EVENTS):
@@ -48,8 +56,8 @@ async def unfinished_events(store: Store, owner: UUID, session: str, until: int)
         for event in events:
             if event.owner_id != owner or event.session_id != session:
                 continue
-            if not all(one.has_finished(event) for one in progress):
-                yield event
+            if unfinished := [one.kind for one in progress if not one.has_finished(event)]:
+                yield event, unfinished
         if len(events) < _PAGE_EVENTS:
             return
         until = events[-1].at - 1

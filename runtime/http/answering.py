@@ -9,6 +9,7 @@ from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import Complaint
+from breadcrumbs.runtime.sessions.open_turns import LoadTriggers, published_triggers_only
 from breadcrumbs.runtime.store.published_agents import PublishedAgent, read_published_agents
 from breadcrumbs.runtime.store.store import Store
 
@@ -27,6 +28,8 @@ class AgentServices:
     answering: LoadAgents
     addressable: LoadAddressable
     check_definition: CheckDefinition
+    triggers: LoadTriggers
+    """Returns the triggers of all agents and context configs."""
 
 
 def published_only(store: Store) -> AgentServices:
@@ -39,4 +42,4 @@ def published_only(store: Store) -> AgentServices:
     async def addressable(owner: UUID, new: BreadcrumbCreate) -> Sequence[str]:
         return [agent.agent_id for agent in await load(owner)]
 
-    return AgentServices(load, addressable, lambda new: ())
+    return AgentServices(load, addressable, lambda new: (), published_triggers_only(store))

@@ -5,14 +5,17 @@
 
 __all__ = [
     "cancellations",
+    "chains",
     "feedback",
     "feedback_lists",
     "forks",
     "messages",
+    "open_turns",
     "outcome_matching",
     "outcomes",
     "pauses",
     "retries",
     "search",
     "sessions",
+    "wait_for",
 ]

@@ -12,6 +12,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text, shorten_line
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.schema_names import (
@@ -142,6 +143,8 @@ def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     }
     if isinstance(trigger := context.get("trigger_id"), str):
         view["trigger_id"] = trigger
+    if (root := root_of(crumb)) != view["id"]:
+        view["root_id"] = root
     if (agent := agent_of(context)) is not None:
         view["agent_id"] = agent
     if policy.may_read_content(principal, crumb):

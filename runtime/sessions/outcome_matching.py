@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE, ROOT
 
 
 def is_outcome(
@@ -17,13 +17,19 @@ def is_outcome(
     """Return whether a breadcrumb is the outcome of a message.
 
     The outcome is an answer or an error. One answer can be the outcome of several messages. `agent` limits the result
-    to outcomes of this agent. An error without an agent counts for all agents.
+    to outcomes of this agent, and also accepts its answers later in the chain of the message. An error without an agent
+    counts for all agents.
     """
-    if not _names_message(context, message_id):
+    if not _names_message(context, message_id) and (agent is None or context.get(ROOT) != message_id):
         return False
     if schema_name == AGENT_ERROR:
         return agent in (None, context.get("agent_id", agent))
     return (schema_name == AGENT_RESPONSE or is_by_agent(context)) and agent in (None, agent_of(context))
+
+
+def is_answer_or_error(schema_name: str | None, context: Mapping[str, Any]) -> bool:
+    """Return whether a breadcrumb ends a turn: it is the answer of an agent, or an error."""
+    return schema_name in (AGENT_RESPONSE, AGENT_ERROR) or is_by_agent(context)
 
 
 def agent_of(context: Mapping[str, Any]) -> str | None:

@@ -28,7 +28,7 @@ async def find_outcome(
     """Return the stored outcome of a message, or None.
 
     The outcome is an answer, or the last error if there is no answer. Errors from before the last retry of the turn are
-    ignored. `agent` limits the search to outcomes of this agent.
+    ignored. `agent` limits the search to outcomes of this agent, also later in the chain of the message.
     """
     owner, errors = principal.owner_id, list[Breadcrumb]()
 

@@ -195,6 +195,12 @@ class Settings(BaseSettings):
     turn_attempts: Annotated[int, Field(ge=1, le=100)] = Field(
         4, description="Number of attempts per turn before it becomes a dead letter"
     )
+    chain_hops: Annotated[int, Field(ge=1, le=64)] = Field(
+        16, description="Maximum number of times in a row that agents can trigger each other after a message"
+    )
+    chain_turns: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        100, description="Maximum number of turns that agents can trigger after a message, in all branches"
+    )
     worker_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = Field(
         None,
         description="Name of the workers of this process. Default: host, process id and a random part",

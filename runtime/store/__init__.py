@@ -30,6 +30,7 @@ __all__ = [
     "placement",
     "published_agents",
     "published_configs",
+    "published_triggers",
     "quotas",
     "record",
     "records",

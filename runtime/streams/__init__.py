@@ -4,6 +4,7 @@
 """
 
 __all__ = [
+    "chain_watch",
     "conditions",
     "hub",
     "slots",

@@ -20,7 +20,7 @@ from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import EventHub
-from breadcrumbs.runtime.streams.stream_event import StreamValue
+from breadcrumbs.runtime.streams.stream_event import StreamEvent, StreamValue
 from breadcrumbs.runtime.streams.subscription import Subscription
 
 
@@ -63,18 +63,18 @@ class _SessionFilter:
         return crumb
 
 
-class AnswerWatch:
-    """Follows a session until a message is answered.
+class SessionWatch:
+    """Receives the events of a session that a principal may see.
 
     Call `begin` before the message is posted, so that no event is lost.
     """
 
-    def __init__(self, store: Store, hub: EventHub, principal: Principal, session: str) -> None:
-        self._store = store
+    def __init__(self, hub: EventHub, principal: Principal, session: str) -> None:
         self._hub = hub
-        self._principal = principal
         self._session = session
         self._subscription = Subscription(_SessionFilter(principal, session))
+        self.was_interrupted = False
+        """Whether events were lost before the last `take`, because the queue was full."""
 
     async def begin(self) -> None:
         """Subscribe to the events of the session."""
@@ -83,6 +83,46 @@ class AnswerWatch:
     def end(self) -> None:
         """Unsubscribe. The turn continues."""
         self._hub.leave(self._subscription)
+
+    def join_answers(self) -> None:
+        """Also receive the text so far of answers that are being written."""
+        self._hub.join_answers(self._subscription, self._session)
+
+    async def take(self, patience: float) -> list[StreamValue] | None:
+        """Return the values that arrive within `patience` seconds. None: the server stops.
+
+        The subscription is dropped if its queue is full or the server stops. If the queue was full, it is renewed, and
+        the caller has to search the stored breadcrumbs.
+        """
+        values = await self._subscription.take(patience)
+        self.was_interrupted = self._subscription.dropped
+        if self.was_interrupted and not await self._restart():
+            return None
+        return values
+
+    async def _restart(self) -> bool:
+        """Subscribe again. Return False if the hub is closed."""
+        self.end()
+        self._subscription = Subscription(self._subscription.filter)
+        await self.begin()
+        self.join_answers()
+        return not self._subscription.dropped
+
+    def created_breadcrumb(self, value: StreamEvent) -> Breadcrumb | None:
+        """Return the breadcrumb that an event reports as new. Raise `SessionGone` if the session was deleted."""
+        event = value.event
+        if event.operation == "session_deleted":
+            raise SessionGone(f"session {self._session!r} was deleted before the answer arrived")
+        return value.load_breadcrumb() if event.operation == "created" else None
+
+
+class AnswerWatch:
+    """Follows a session until a message has its first outcome."""
+
+    def __init__(self, store: Store, principal: Principal, watch: SessionWatch) -> None:
+        self._store = store
+        self._principal = principal
+        self._watch = watch
 
     async def until_answered(
         self, message: Breadcrumb, seconds: float, *, look_first: bool, patience: float
@@ -95,7 +135,7 @@ class AnswerWatch:
         """
         deadline = time.monotonic() + seconds
         if look_first:
-            self._hub.join_answers(self._subscription, self._session)  # the turn can already be running
+            self._watch.join_answers()  # the turn can already be running
         while True:
             if look_first:
                 outcome = await find_outcome(self._store, self._principal, message)
@@ -105,26 +145,16 @@ class AnswerWatch:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            values = await self._subscription.take(min(left, patience))
-            # The subscription is dropped if its queue is full or the server stops. If the queue was full, subscribe
-            # again and search the stored breadcrumbs. If the server stops, end.
-            look_first = self._subscription.dropped
-            if look_first and not await self._restart():
+            values = await self._watch.take(min(left, patience))
+            if values is None:
                 return
+            look_first = self._watch.was_interrupted
             if not values and not look_first:
                 yield None
             for relevant in self._relevant_values(values, message):
                 yield relevant
                 if isinstance(relevant, Breadcrumb):
                     return
-
-    async def _restart(self) -> bool:
-        """Subscribe again. Return False if the hub is closed."""
-        self.end()
-        self._subscription = Subscription(self._subscription.filter)
-        await self.begin()
-        self._hub.join_answers(self._subscription, self._session)
-        return not self._subscription.dropped
 
     def _relevant_values(
         self, values: list[StreamValue], message: Breadcrumb
@@ -140,12 +170,7 @@ class AnswerWatch:
     def _match_event(self, value: StreamValue, message: Breadcrumb) -> Delta | Breadcrumb | None:
         if isinstance(value, Delta):
             return value if value.trigger_id == str(message.id) else None
-        event = value.event
-        if event.operation == "session_deleted":
-            raise SessionGone(f"session {self._session!r} was deleted before the answer arrived")
-        if event.operation != "created" or event.id == message.id:
-            return None
-        crumb = value.load_breadcrumb()
+        crumb = None if value.event.id == message.id else self._watch.created_breadcrumb(value)
         if crumb is None or not is_outcome(crumb.schema_name, crumb.context, str(message.id)):
             return None
         return crumb

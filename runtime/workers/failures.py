@@ -9,8 +9,9 @@ from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.schema_names import AGENT_ERROR
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, ROOT
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnStopped, error_reason
@@ -35,6 +36,10 @@ class ErrorDetails:
     """Agent that failed. A client that waits for another agent continues to wait."""
     answers: Sequence[str] = ()
     """Messages that the turn would have answered, if there is more than one."""
+    root: str | None = None
+    """Message that the chain of the turn began with. None: the message that started the turn."""
+    agents: Sequence[str] = ()
+    """Agents of a chain that was stopped, in the order in which they answered."""
     id: UUID | None = None
     """Id of the error. None: it is derived from the event."""
 
@@ -55,6 +60,7 @@ def stopped_error(message: Breadcrumb, creator: str, inherited: tuple[str, ...])
         "cancelled": True,
         "creator": creator,
         "trigger_id": message.id_text,
+        ROOT: root_of(message),
         "hops": 1,
     }
     return _new_error(_STOPPED, [*message.tags], inherited, context)
@@ -99,11 +105,14 @@ def _error_context(turn: Turn, error: Exception, details: ErrorDetails) -> dict[
         "cancelled": isinstance(error, TurnCancelled),
         "creator": details.creator,
         "trigger_id": str(details.origin),
+        ROOT: details.root or str(details.origin),
         "attempts": turn.attempt,
         "hops": details.hops,
     }
     if details.agent_id is not None:
         context["agent_id"] = details.agent_id
+    if details.agents:
+        context["agents"] = list(details.agents)
     if details.answers:
         context["answers"] = list(details.answers)
     return context

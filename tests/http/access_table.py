@@ -562,6 +562,7 @@ _CORE: tuple[Row, ...] = (
     Row("deleteSession", WRITE_SESSION, id="session", destroys=True),
     Row("listMessages", READ_SESSION, id="session", shows="message"),
     Row("getMessage", without(READ_SESSION, "adkann", "holder"), id="session", shows="message"),
+    Row("getChain", without(READ_SESSION, "adkann", "holder"), id="session", shows="message"),
     Row("postMessage", POST_MESSAGE, id="session", body=lambda target: {"message": "new"}),
     Row("forkSession", FORK_SESSION, id="session", body=lambda target: {}),
     Row(

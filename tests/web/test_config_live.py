@@ -154,7 +154,9 @@ async def test_a_server_without_builders_shows_the_config_that_the_builders_use(
         file.write_text(format_json(config(formatting={"max_tokens": 124})))
         await expect(text_field(page)).to_contain_text('"max_tokens": 124')
         file.write_text('{\n  "consumer_id": 7\n}')
-        await expect(page.locator(".workbench-notice.bad")).to_contain_text("The last valid config stays active")
+        await expect(page.locator(".workbench-notice.bad")).to_contain_text(
+            "The last valid config stays active"
+        )
         await expect(text_field(page)).to_contain_text('"max_tokens": 124')
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             found = (await client.get("/contexts/configs")).json()

@@ -242,9 +242,7 @@ async def test_an_edit_of_a_built_in_config_becomes_a_breadcrumb(
 
         await expect_ready(page)
         await edit(page, lambda _: format_json([own]))
-        await expect(page.locator(".json-findings li")).to_contain_text(
-            "a breadcrumb contains one config"
-        )
+        await expect(page.locator(".json-findings li")).to_contain_text("a breadcrumb contains one config")
         await expect(page.locator(".workbench-head").get_by_role("button", name="Save")).to_be_disabled()
         await edit(page, lambda _: format_json(own | {"formatting": {"max_tokens": 77}}))
         await expect_ready(page)

@@ -53,6 +53,8 @@ class AsyncEventFollower:
         self._was_connected = False
         self._was_greeted = False
         """Whether the first message of this connection was received. It is always a ping."""
+        self._was_pinged = False
+        """Whether the server has sent a ping since the last event, apart from the first message."""
         self._events: deque[Event] = deque()
 
     async def connect(self) -> None:
@@ -65,6 +67,15 @@ class AsyncEventFollower:
     async def next_event(self) -> Event:
         """Return the next event. Reconnects as often as needed."""
         while not self._events:
+            await self._advance()
+        return self._events.popleft()
+
+    async def next_event_or_ping(self) -> Event | None:
+        """Return the next event, or None when the server has sent a ping instead."""
+        self._was_pinged = False
+        while not self._events:
+            if self._was_pinged:
+                return None
             await self._advance()
         return self._events.popleft()
 
@@ -105,6 +116,7 @@ class AsyncEventFollower:
             if message.data and (self._was_greeted or message.event != "ping"):
                 # The first ping alone does not prove that the stream works: a broken server can end it after that.
                 self._failures = 0
+            self._was_pinged = self._was_pinged or (self._was_greeted and message.event == "ping")
             self._was_greeted = True
 
     async def _open_stream(self) -> None:

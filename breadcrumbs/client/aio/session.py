@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal, Unpack, overload
 
+from breadcrumbs.client.aio.chains import answer_follower
 from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.listing import list_breadcrumbs
-from breadcrumbs.client.aio.turns import AsyncAnswerFollower
 from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
 from breadcrumbs.client.replies import parse_deleted, parse_retried
@@ -50,19 +50,20 @@ class AsyncSession:
     async def say(self, text: str, *, wait: bool = True, **options: Unpack[Saying]) -> Answer | Written:
         """Post a message and wait for its answer.
 
-        This is the first answer, or the answer of one `agent`. Raises `AgentFailed` with the reason if the agent
+        This is the first answer, or the answer of one `agent`, or with `wait_for="last"` the last answer of all agents
+        that react to the message and to its answers. Raises `AgentFailed` with the reason if the agent
         failed, and `NoAnswer` after the timeout. Without `wait`, returns as soon as the message is stored.
         """
         if not wait:
             return await self._connection.write(message_request(text, self.id, options))
-        turn = AsyncAnswerFollower(self._connection, self.id, "answer", options)
+        turn = answer_follower(self._connection, self.id, "answer", options)
         async with aclosing(turn.say(text, options)) as items:
             answer: Answer = await anext(items)
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> AsyncGenerator[Delta | Answer, None]:
         """Like `say`, but also yield pieces of the answer while it is written. The answer comes last."""
-        return AsyncAnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
+        return answer_follower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
@@ -71,14 +72,12 @@ class AsyncSession:
 
         The first item is the `Written` message. With `last_event_id`, events after that one are also yielded.
         """
-        turn = AsyncAnswerFollower(
-            self._connection, self.id, "everything", options, last_event_id=last_event_id
-        )
+        turn = answer_follower(self._connection, self.id, "everything", options, last_event_id=last_event_id)
         return turn.say(text, options)
 
     async def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
         """Return the answer to a message that was posted earlier. Waits if it is not stored yet."""
-        turn = AsyncAnswerFollower(self._connection, self.id, "answer", options)
+        turn = answer_follower(self._connection, self.id, "answer", options)
         async with aclosing(turn.wait(message_id)) as items:
             answer: Answer = await anext(items)
         return answer

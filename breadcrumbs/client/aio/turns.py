@@ -10,7 +10,7 @@ from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import AsyncEventFollower, DeadlinePassed
 from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
-from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome
+from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome, wanted_answer
 from breadcrumbs.client.requests import filter_params, message_request, outcome_request
 from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
 
@@ -36,6 +36,7 @@ class AsyncAnswerFollower:
         self._session_id = session_id
         self._show = show
         self._agent = options.get("agent")
+        self._wanted = wanted_answer(options)
         self._timeout = options.get("timeout", _DEFAULT_TIMEOUT_SECONDS)
         self._events = AsyncEventFollower(
             connection,

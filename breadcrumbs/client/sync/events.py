@@ -54,6 +54,8 @@ class EventFollower:
         self._was_connected = False
         self._was_greeted = False
         """Whether the first message of this connection was received. It is always a ping."""
+        self._was_pinged = False
+        """Whether the server has sent a ping since the last event, apart from the first message."""
         self._events: deque[Event] = deque()
 
     def connect(self) -> None:
@@ -66,6 +68,15 @@ class EventFollower:
     def next_event(self) -> Event:
         """Return the next event. Reconnects as often as needed."""
         while not self._events:
+            self._advance()
+        return self._events.popleft()
+
+    def next_event_or_ping(self) -> Event | None:
+        """Return the next event, or None when the server has sent a ping instead."""
+        self._was_pinged = False
+        while not self._events:
+            if self._was_pinged:
+                return None
             self._advance()
         return self._events.popleft()
 
@@ -106,6 +117,7 @@ class EventFollower:
             if message.data and (self._was_greeted or message.event != "ping"):
                 # The first ping alone does not prove that the stream works: a broken server can end it after that.
                 self._failures = 0
+            self._was_pinged = self._was_pinged or (self._was_greeted and message.event == "ping")
             self._was_greeted = True
 
     def _open_stream(self) -> None:

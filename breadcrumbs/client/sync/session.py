@@ -20,9 +20,9 @@ from breadcrumbs.client.requests import (
     retry_request,
     session_path,
 )
+from breadcrumbs.client.sync.chains import answer_follower
 from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.listing import list_breadcrumbs
-from breadcrumbs.client.sync.turns import AnswerFollower
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -51,19 +51,20 @@ class Session:
     def say(self, text: str, *, wait: bool = True, **options: Unpack[Saying]) -> Answer | Written:
         """Post a message and wait for its answer.
 
-        This is the first answer, or the answer of one `agent`. Raises `AgentFailed` with the reason if the agent
+        This is the first answer, or the answer of one `agent`, or with `wait_for="last"` the last answer of all agents
+        that react to the message and to its answers. Raises `AgentFailed` with the reason if the agent
         failed, and `NoAnswer` after the timeout. Without `wait`, returns as soon as the message is stored.
         """
         if not wait:
             return self._connection.write(message_request(text, self.id, options))
-        turn = AnswerFollower(self._connection, self.id, "answer", options)
+        turn = answer_follower(self._connection, self.id, "answer", options)
         with closing(turn.say(text, options)) as items:
             answer: Answer = next(items)
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> Generator[Delta | Answer, None, None]:
         """Like `say`, but also yield pieces of the answer while it is written. The answer comes last."""
-        return AnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
+        return answer_follower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
@@ -72,12 +73,12 @@ class Session:
 
         The first item is the `Written` message. With `last_event_id`, events after that one are also yielded.
         """
-        turn = AnswerFollower(self._connection, self.id, "everything", options, last_event_id=last_event_id)
+        turn = answer_follower(self._connection, self.id, "everything", options, last_event_id=last_event_id)
         return turn.say(text, options)
 
     def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
         """Return the answer to a message that was posted earlier. Waits if it is not stored yet."""
-        turn = AnswerFollower(self._connection, self.id, "answer", options)
+        turn = answer_follower(self._connection, self.id, "answer", options)
         with closing(turn.wait(message_id)) as items:
             answer: Answer = next(items)
         return answer

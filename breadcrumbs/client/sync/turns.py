@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
-from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome
+from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome, wanted_answer
 from breadcrumbs.client.requests import filter_params, message_request, outcome_request
 from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.events import DeadlinePassed, EventFollower
@@ -37,6 +37,7 @@ class AnswerFollower:
         self._session_id = session_id
         self._show = show
         self._agent = options.get("agent")
+        self._wanted = wanted_answer(options)
         self._timeout = options.get("timeout", _DEFAULT_TIMEOUT_SECONDS)
         self._events = EventFollower(
             connection,

@@ -179,6 +179,9 @@ class MessageView(TypedDict):
     version: VersionNumber
     tags: list[str]
     trigger_id: NotRequired[str]
+    root_id: NotRequired[
+        Annotated[str, Field(description="The message that the chain of an answer or a tool call began with")]
+    ]
     agent_id: NotRequired[str]
     tool: NotRequired[dict[str, Any]]
     context: NotRequired[dict[str, Any]]
@@ -195,12 +198,43 @@ class MessageList(TypedDict):
 
 
 @_closed
+class ChainState(TypedDict):
+    """State of the chain that a message starts."""
+
+    finished: Annotated[
+        bool, Field(description="Whether the chain has an outcome, and no turn of it is open")
+    ]
+    agents: NotRequired[Annotated[list[str], Field(description="Agents that answered, in this order")]]
+    waiting_for: NotRequired[
+        Annotated[list[str], Field(description="Agents and consumers with an open turn")]
+    ]
+
+
+@_closed
+class ChainStep(MessageView):
+    """A message, answer, error or tool call of a chain."""
+
+    handed_over_to: NotRequired[Annotated[list[str], Field(description="Agents that reacted to it, or will")]]
+
+
+@_closed
+class ChainView(ChainState):
+    """A message and everything that follows from it."""
+
+    root_id: Annotated[str, Field(description="The message that the whole chain began with")]
+    message: ChainStep
+    steps: list[ChainStep]
+    truncated: Annotated[bool, Field(description="Whether the session is too long to search all of it")]
+
+
+@_closed
 class MessageOutcome(TypedDict):
     """A message and its outcome so far: an answer, an error or neither."""
 
     message: MessageView
     answer: NotRequired[MessageView]
     error: NotRequired[MessageView]
+    chain: NotRequired[Annotated[ChainState, Field(description="Only with `wait_for`")]]
 
 
 @_closed
@@ -213,6 +247,7 @@ class MessagePosted(TypedDict):
             VersionNumber, Field(description="Absent if the message was posted before and deleted since")
         ]
     ]
+    chain: NotRequired[Annotated[ChainState, Field(description="Only with `wait` and `wait_for`")]]
 
 
 @_closed

@@ -9,6 +9,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER_MESSAGE_TAG, user_in, user_tags
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.concurrency import gather
@@ -30,6 +31,7 @@ from breadcrumbs.runtime.http.api.problems import (
 )
 from breadcrumbs.runtime.http.api.replies import Header, Reply, encode_items
 from breadcrumbs.runtime.http.api.session_schemas import (
+    ChainView,
     MessageAnswered,
     MessageCreate,
     MessageList,
@@ -50,13 +52,16 @@ from breadcrumbs.runtime.http.routes.session_views import (
 from breadcrumbs.runtime.http.routes.waiting import (
     EVENT_STREAM,
     WAIT,
+    WAIT_FOR,
     AnswerStream,
     AwaitedAnswer,
+    chain_state,
     seconds_to_wait,
     wait_for_answer,
     wants_stream,
 )
 from breadcrumbs.runtime.schema_names import ADDRESSEE, USER_MESSAGE
+from breadcrumbs.runtime.sessions.chains import Chain, read_chain
 from breadcrumbs.runtime.sessions.messages import (
     MAX_PAGE_MESSAGES,
     PageRange,
@@ -67,8 +72,9 @@ from breadcrumbs.runtime.sessions.messages import (
 from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
 from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.sessions.wait_for import WaitFor
 from breadcrumbs.runtime.store.written import Written
-from breadcrumbs.runtime.streams.watch import AnswerWatch
+from breadcrumbs.runtime.streams.watch import SessionWatch
 
 _POSTED_HEADERS: Final = {"Location": "The path of the breadcrumb.", **REPLAYED}
 _OPTIONAL_HEADERS: Final = frozenset(REPLAYED)
@@ -136,25 +142,80 @@ async def list_messages(call: HttpCall) -> Reply:
     summary="Read a message and its outcome",
     description=(
         "The outcome is the answer, or the last error if there is no answer. It is absent while the turn runs or is "
-        "retried."
+        "retried. With `wait_for`, it is an outcome of the chain that the message starts, and `chain` tells whether "
+        "the chain has ended. With `wait`, the reply is delayed until then."
     ),
     parameters=(
         SESSION_ID,
         Parameter("message_id", "path", "The id of the message.", UUID_SCHEMA),
+        WAIT_FOR,
+        WAIT,
         Parameter("agent_id", "query", "Only the outcome of this agent."),
     ),
     successes=(SuccessReply(200, "The message and its outcome.", MessageOutcome),),
 )
 async def get_message(call: HttpCall) -> Reply:
     principal, session, store = call.principal, named_session(call), call.services.store
-    agent = call.query().get("agent_id")
+    given = call.query()
+    wanted, agent = WaitFor.parse(given.get("wait_for")), given.get("agent_id")
+    seconds = seconds_to_wait(given, principal, stream=False)
+    if agent is not None and ("wait_for" in given or seconds):
+        raise InvalidInput(
+            "agent_id cannot be combined with wait or wait_for: use wait_for", where="agent_id"
+        )
     await load_facts(call, session)
     message = await message_in(store, principal, session, call.message_id())
     body = {"message": message_view(message, principal)}
-    outcome = await find_outcome(store, principal, message, agent=agent)
+    with ExitStack() as stack:
+        if seconds:
+            watch = await _begin_watch(call, stack)
+            awaited = AwaitedAnswer(call, watch, message, body, seconds, look_first=True, wanted=wanted)
+            return await wait_for_answer(awaited, unanswered_status=200)
+    if wanted.which == "first":
+        outcome = await find_outcome(store, principal, message, agent=agent)
+    else:
+        chain = await read_chain(store, principal, message, call.services.agents.triggers)
+        outcome, body["chain"] = chain.outcome(wanted), chain_state(chain)
     if outcome is not None:
         body[outcome_kind(outcome)] = message_view(outcome, principal)
     return Reply.json(body)
+
+
+@routes.operation(
+    id="getChain",
+    method="GET",
+    path="/sessions/{id}/messages/{message_id}/chain",
+    summary="Read everything that follows from a message",
+    description=(
+        "Answers, errors and tool calls, oldest first: those to the message, and those to its answers. "
+        "`handed_over_to` names the agents that an answer triggered. `finished` is true if the chain has an outcome, "
+        "and no agent or context reacts to it any more. For a message in the middle of a chain, the steps after it are "
+        "returned."
+    ),
+    parameters=(SESSION_ID, Parameter("message_id", "path", "The id of the message.", UUID_SCHEMA)),
+    successes=(SuccessReply(200, "The message and its chain.", ChainView),),
+)
+async def get_chain(call: HttpCall) -> Reply:
+    principal, session, store = call.principal, named_session(call), call.services.store
+    await load_facts(call, session)
+    message = await message_in(store, principal, session, call.message_id())
+    chain = await read_chain(store, principal, message, call.services.agents.triggers)
+    return Reply.json(
+        {
+            "root_id": root_of(message),
+            "message": _step_view(chain, message, principal),
+            "steps": encode_items(_step_view(chain, step, principal) for step in chain.steps),
+            **chain_state(chain),
+            "truncated": chain.truncated,
+        }
+    )
+
+
+def _step_view(chain: Chain, step: Breadcrumb, principal: Principal) -> dict[str, Any]:
+    view = message_view(step, principal)
+    if followers := chain.followers(step):
+        view["handed_over_to"] = followers
+    return view
 
 
 @routes.operation(
@@ -167,12 +228,14 @@ async def get_message(call: HttpCall) -> Reply:
         "of the session. With `agent` only this agent answers. With `wait` the reply contains the answer. With "
         "`Accept: text/event-stream` it is a stream "
         "of named events: `message`, a `delta` for each piece, then `answer` or `error`. The stream ends with "
-        "`timeout` after the waiting time, and with `problem` if there can be no answer. A client that disconnects "
-        "does not stop the turn. Waiting also requires the role `subscriber`."
+        "`timeout` after the waiting time, and with `problem` if there can be no answer. With `wait_for`, each "
+        "answer of the chain is also sent as `hop`, and the stream ends with `ended` if the chain has ended without "
+        "the wanted answer. A client that disconnects does not stop the turn. Waiting also requires the role "
+        "`subscriber`."
     ),
     spends="posting",
     uses_store="writes",
-    parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
+    parameters=(SESSION_ID, WAIT, WAIT_FOR, IDEMPOTENCY_KEY, IF_MATCH),
     body=Body(MessageCreate, {"message": "Hello!"}),
     successes=(
         SuccessReply(
@@ -206,26 +269,33 @@ async def post_message(call: HttpCall) -> Reply:
     given = call.query()
     stream = wants_stream(call)
     seconds = seconds_to_wait(given, call.principal, stream=stream)
+    wanted = WaitFor.parse(given.get("wait_for"))
     if seconds:
         policy.check_operation(call.principal, "waitForAnswer")
     if not seconds:
         crumb, posted, written = await _post_message(call)
         return Reply.json(posted, status=201, headers=_location_headers(written))
     with ExitStack() as stack:
-        stack.enter_context(call.services.streams.count_waiting_request(call.principal))
         # The watch starts before the write, because the answer can arrive before the write returns.
-        watch = AnswerWatch(call.services.store, call.services.hub, call.principal, named_session(call))
-        await watch.begin()
-        stack.callback(watch.end)
+        watch = await _begin_watch(call, stack)
         crumb, posted, written = await _post_message(call)
         look_first = written.session_version is None  # a replay: the event of the answer can be in the past
-        awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first)
+        awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first, wanted)
         if stream:
             # The stream ends the watch when it is done.
             return AnswerStream(awaited, stack.pop_all().close, headers=_location_headers(written))
         reply = await wait_for_answer(awaited)
         reply.headers += _location_headers(written)
         return reply
+
+
+async def _begin_watch(call: HttpCall, stack: ExitStack) -> SessionWatch:
+    """Count the waiting request, and receive the events of its session until the stack is closed."""
+    stack.enter_context(call.services.streams.count_waiting_request(call.principal))
+    watch = SessionWatch(call.services.hub, call.principal, named_session(call))
+    await watch.begin()
+    stack.callback(watch.end)
+    return watch
 
 
 async def _post_message(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Written]:
