@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -24,6 +25,23 @@ waiting messages with one answer.
 """
 # The pattern has no `{1,200}`: pydantic would need 170 ms at each start to compile it.
 AppName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")]
+
+ModelName = Annotated[str, Field(max_length=300)]
+
+
+def _check_list(models: tuple[str, ...]) -> tuple[str, ...]:
+    for number, name in enumerate(models):
+        if name.strip() in (earlier.strip() for earlier in models[:number]):
+            raise PydanticCustomError("repeated", f"[{number}] repeats the model {name!r}: remove it")
+        if not name.strip():
+            raise PydanticCustomError("empty", f"[{number}] is empty: name a model")
+    return models
+
+
+FallbackList = Annotated[
+    tuple[ModelName, ...], Field(min_length=1, max_length=8), AfterValidator(_check_list)
+]
+"""Models in the order in which they are called."""
 
 _MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
 
@@ -113,8 +131,10 @@ class AgentDefinition(BaseModel):
     system_prompt: Annotated[str, Field(max_length=200_000)] = Field(
         "", description="The system message of each model call"
     )
-    model: Annotated[str, Field(max_length=300)] | None = Field(
-        None, description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings"
+    model: ModelName | FallbackList | None = Field(
+        None,
+        description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings. A list of at most "
+        "8 models is a fallback list: if a model fails, the next one is called",
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
         None, description="Sampling temperature. Default: that of the model's server"
@@ -170,6 +190,13 @@ class AgentDefinition(BaseModel):
     def triggers(self) -> tuple[AgentSelector, ...]:
         """The selectors that start a turn. Every event is compared with them."""
         return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that the definition names, in the order in which they are called."""
+        if self.model is None:
+            return ()
+        return (self.model,) if isinstance(self.model, str) else self.model
 
     @property
     def contexts(self) -> tuple[AgentSelector, ...]:

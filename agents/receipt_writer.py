@@ -34,8 +34,9 @@ class ReceiptWriter:
 
     async def of_model(self, request: AnswerRequest, shown: ShownParts, record: TurnRecord) -> dict[str, Any]:
         """Return the receipt of an answer of a model."""
-        dialect = record.calls[0].sent.dialect
-        setup = Setup(request.definition, "model", record.model, dialect, record.tools, _config_of(request))
+        first = record.calls[0]
+        dialect = first.sent.dialect
+        setup = Setup(request.definition, "model", first.model, dialect, record.tools, _config_of(request))
         receipt = await self._start(request.owner, setup, shown)
         receipt["calls"] = [call.entry(dialect) for call in record.calls]
         return receipt | _attempt(request)

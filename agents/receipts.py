@@ -8,6 +8,8 @@ keys and their values are short, because each answer has a receipt:
     calls            one object per model call:
         request      digest of the body of the request
         id, model    as the response reports them; `model` only if it differs from the request
+        by           [name, name in the request] of the model that answered, if it is not that of the setup
+        failed       models of a fallback list that did not answer before: [[name, class of the error], …]
         finish       the finish reason
         tokens       [input, output, cached, reasoning], null if not reported, without nulls at the end
         first, ms    milliseconds to the first piece of the reply, and to its end
@@ -43,6 +45,7 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
 )
 from breadcrumbs.agents.models.chat_format import CACHE_KEY, request_json
+from breadcrumbs.agents.models.names import public_name
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.schema_names import RECEIPT
 
@@ -73,6 +76,10 @@ class TimedCall:
     def retrying(self, reason: str, seconds: float) -> None:
         if self._observer is not None:
             self._observer.retrying(reason, seconds)
+
+    def switched(self, model: str, *, failed: bool) -> None:
+        if self._observer is not None:
+            self._observer.switched(model, failed=failed)
 
     def log_fields(self) -> Mapping[str, str]:
         return {} if self._observer is None else self._observer.log_fields()
@@ -106,6 +113,8 @@ class RecordedCall:
     reply: ModelReply
     first_ms: int | None
     duration_ms: int
+    model: str
+    """Name of the model that answered."""
     tools: list[ToolUseRecord] = field(default_factory=list)
 
     @classmethod
@@ -115,7 +124,8 @@ class RecordedCall:
         A model that sends no requests gets the request that it would send, so that it can be verified too.
         """
         first, duration = timed.times()
-        return cls(reply.sent or local_request(name, request), reply, first, duration)
+        name = reply.model or name
+        return cls(reply.sent or local_request(name, request), reply, first, duration, name)
 
     def entry(self, usual: Dialect) -> dict[str, Any]:
         """Return the entry of the receipt. `usual` is the dialect of the setup."""
@@ -138,9 +148,17 @@ class RecordedCall:
             entry["tokens"] = tokens
         if sent.attempts > 1:
             entry["attempts"] = sent.attempts
-        if sent.dialect != usual:
+        if (sent.dialect.stream, sent.dialect.omit) != (usual.stream, usual.omit):
             entry["dialect"] = [sent.dialect.stream, *sent.dialect.omit]
-        return entry | self._tool_fields()
+        return entry | self._fallback_fields(usual) | self._tool_fields()
+
+    def _fallback_fields(self, usual: Dialect) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self.sent.dialect.model != usual.model:
+            fields["by"] = [public_name(self.model), self.sent.dialect.model]
+        if self.reply.failed:
+            fields["failed"] = [[public_name(name), kind] for name, kind in self.reply.failed]
+        return fields
 
     def _tool_fields(self) -> dict[str, Any]:
         if not self.tools:

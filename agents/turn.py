@@ -273,7 +273,7 @@ class AgentTurns:
             result = await self._steps.run(request, messages, deltas.write, observer)
         *before, last = result.texts
         answer = parse_answer(check_text(last))
-        creator = {**_creator(definition), "model": public_name(result.record.model)}
+        creator = {**_creator(definition), "model": public_name(result.record.calls[-1].model)}
         receipt = await self._receipts.of_model(request, shown, result.record)
         # Store exactly the text that was streamed.
         return replace(
@@ -318,6 +318,10 @@ class _Observer:
     def retrying(self, reason: str, seconds: float) -> None:
         """Tell the clients that the model is called again."""
         self._writer.notify(self._notice(reason, seconds))
+
+    def switched(self, model: str, *, failed: bool) -> None:
+        """Count the call for the model that is called now."""
+        self._request.facts.call_moved(public_name(model), failed=failed)
 
     def log_fields(self) -> dict[str, str]:
         request = self._request

@@ -10,6 +10,15 @@ from breadcrumbs.runtime.errors import BreadcrumbsError
 
 PromptRole = Literal["system", "user", "assistant", "tool"]
 
+ErrorKind = Literal[
+    "connection", "timeout", "server", "rate limit", "credit", "key", "model", "context length", "other"
+]
+"""Class of a model error. It decides whether the next model of a fallback list is called (`fallback.py`).
+
+`model`: the server does not know the model. `other`: the request or the answer itself is at fault, so another model
+must not be called with it: an invalid request, a content filter, an answer that is too long.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -55,6 +64,10 @@ class CallObserver(Protocol):
 
     def retrying(self, reason: str, seconds: float) -> None:
         """Note that a call failed and is repeated after some seconds. `reason` contains no secrets."""
+        ...
+
+    def switched(self, model: str, *, failed: bool) -> None:
+        """Note that the call goes on with another model. `failed`: the model before it was called and failed."""
         ...
 
     def log_fields(self) -> Mapping[str, str]:
@@ -112,6 +125,14 @@ class SentRequest:
     """Name of the model in the response."""
 
 
+class FailedModel(NamedTuple):
+    """A model of a fallback list that did not answer a call."""
+
+    name: str
+    kind: ErrorKind | Literal["circuit open"]
+    """Class of its error. `circuit open`: it was not called, because its last calls had failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelReply:
     """A complete reply. `finish_reason` is the provider's value (`stop`, `length`, `content_filter`, …)."""
@@ -122,6 +143,10 @@ class ModelReply:
     finish_reason: str | None = None
     sent: SentRequest | None = field(default=None, repr=False, compare=False)
     """None if the model sends no requests."""
+    model: str | None = None
+    """Name of the model that answered. None: the model that was called."""
+    failed: tuple[FailedModel, ...] = ()
+    """Models of a fallback list that did not answer before this one, in order."""
 
 
 OnDelta = Callable[[str], Awaitable[None]]
@@ -134,7 +159,8 @@ class Model(Protocol):
     Models are safe to share: any number of `complete` calls can run at once. `close` can be called twice.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         """Return the reply to a prompt, and stream its text to `on_delta`. Raises `ModelError`."""
@@ -148,20 +174,25 @@ class ModelError(BreadcrumbsError):
 
     `reason` can be shown to a user, because it never contains a key. `retry` is whether the same request can succeed
     later. `retry_after` is the pause in seconds that the model server requested. `status` is the HTTP status of its
-    reply, or None if there was no reply with an error status.
+    reply, or None if there was no reply with an error status. `kind` is the class of the error.
     """
 
     status: int | None = None
 
-    def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str, *, retry: bool, retry_after: float | None = None, kind: ErrorKind | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
         self.retry_after = retry_after
+        self.kind: ErrorKind = kind or ("server" if retry else "other")
 
 
 class TransientModelError(ModelError):
     """An error after which the same request can succeed."""
 
-    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
-        super().__init__(reason, retry=True, retry_after=retry_after)
+    def __init__(
+        self, reason: str, *, retry_after: float | None = None, kind: ErrorKind | None = None
+    ) -> None:
+        super().__init__(reason, retry=True, retry_after=retry_after, kind=kind)

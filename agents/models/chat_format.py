@@ -16,6 +16,7 @@ import orjson
 
 from breadcrumbs.agents.models.base import (
     Dialect,
+    ErrorKind,
     ModelError,
     ModelReply,
     ModelRequest,
@@ -41,6 +42,21 @@ _TEMPORARY_STATUS = frozenset((408, 409, 425, 429))
 _TEMPORARY_KIND = re.compile(
     r"rate.?limit|overload|server.?error|unavailable|timeout|timed.?out|capacity", re.I
 )
+_NO_CREDIT = re.compile(r"insufficient.?(?:quota|credit)|billing", re.I)
+_RATE_LIMIT = re.compile(r"rate.?limit", re.I)
+_TOO_LONG = re.compile(
+    r"context.?(?:length|window)|maximum context|too many tokens|prompt is too long"
+    r"|exceeds? the (?:model|context|maximum)",
+    re.I,
+)
+_KIND_OF_STATUS: dict[int, ErrorKind] = {
+    401: "key",
+    402: "credit",
+    403: "key",
+    404: "model",
+    408: "timeout",
+    429: "rate limit",
+}
 _PERMANENT_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
 
 
@@ -345,9 +361,21 @@ def provider_error(error: Any, *, status: int | None = None, retry_after: float 
     temporary = (
         bool(_TEMPORARY_KIND.search(kinds)) if code is None else code in _TEMPORARY_STATUS or code >= 500
     )
+    kind = _error_kind(code, kinds, message)
     if temporary and not _PERMANENT_KIND.search(kinds):
-        return TransientModelError(text, retry_after=retry_after)
-    return ModelError(text, retry=False)
+        return TransientModelError(text, retry_after=retry_after, kind=kind)
+    return ModelError(text, retry=False, retry_after=retry_after, kind=kind)
+
+
+def _error_kind(code: int | None, kinds: str, message: str) -> ErrorKind | None:
+    """Return the class of a provider's error. None: it follows from whether the error is temporary."""
+    if _NO_CREDIT.search(kinds):
+        return "credit"
+    if code == 413 or (code in (None, 400, 422) and _TOO_LONG.search(f"{kinds} {message}")):
+        return "context length"
+    if code is None:
+        return "rate limit" if _RATE_LIMIT.search(kinds) else None
+    return _KIND_OF_STATUS.get(code) or ("server" if code >= 500 else None)
 
 
 def explain_status(status: int) -> str:

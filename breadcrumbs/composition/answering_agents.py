@@ -34,7 +34,7 @@ def _describe(definition: AgentDefinition) -> PublishedAgent:
     return PublishedAgent(
         definition.agent_id,
         None if definition.description is None else definition.description[:_MAX_DESCRIPTION],
-        None if definition.model is None else public_name(definition.model),
+        next((public_name(model) for model in definition.models), None),
         tuple(sorted(definition.consumers)),
         any(matches_users_message(trigger) for trigger in definition.triggers),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
@@ -155,7 +155,7 @@ async def agent_worker(
                 # A user's own agents can have other models than the installation. Then they use their own.
                 if chosen is not None and (kind is None or chosen in choices):
                     return choices.resolve(chosen)
-                return models.resolve(agent.definition.model, trusted=agent.trusted)
+                return models.resolve_list(agent.definition.models, trusted=agent.trusted)
             except (InvalidInput, StartupError) as error:
                 raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
 
@@ -184,7 +184,10 @@ async def agent_worker(
             kind=kind or AgentRunner.kind,
         )
         try:
-            yield _make_worker(parts, runner, _agent_info(parts.info, configured, offer))
+            info = _agent_info(parts.info, configured, offer)
+            yield _make_worker(
+                parts, runner, replace(info, skipped_models=lambda: models.circuits.open_models)
+            )
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
@@ -223,17 +226,17 @@ class _Published:
 def _common_model(agents: Iterable[ActiveAgent]) -> str | None:
     """Return the model that all agents name, or None if some use the default or another one."""
     named = {
-        agent.definition.model
+        agent.definition.models[:1]
         for agent in agents
         if agent.function is None and agent.definition.kind == "model"
     }
-    return named.pop() if len(named) == 1 else None
+    return next(iter(named.pop()), None) if len(named) == 1 else None
 
 
 def _agent_info(info: WorkerInfo, agents: Iterable[ActiveAgent], offer: ModelOffer) -> WorkerInfo:
     """Return the identity of a worker with its agents, and with the models that they and the sessions can use."""
     definitions = [agent.definition for agent in agents]
-    own = (public_name(definition.model) for definition in definitions if definition.model is not None)
+    own = (public_name(model) for definition in definitions for model in definition.models)
     offered = (model.model for model in offer.models)
     ids = dict.fromkeys(definition.agent_id for definition in definitions)
     return info.running(tuple(ids), tuple(dict.fromkeys([*own, *offered])))
@@ -273,7 +276,7 @@ def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: A
     """
     try:
         toolbox.allowed(agent.definition.tools)
-        models.resolve(agent.definition.model, trusted=agent.trusted)
+        models.resolve_list(agent.definition.models, trusted=agent.trusted)
         if agent.definition.kind == "adk":
             adk.resolve(agent)
     except InvalidInput as error:

@@ -111,6 +111,10 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {"request": _hex(call, "request"), "attempts": call.get("attempts", 1)}
     names = {"id": "response_id", "model": "model", "finish": "finish_reason", "first": "first_token_ms"}
     shown |= {label: call[name] for name, label in {**names, "ms": "duration_ms"}.items() if name in call}
+    if isinstance(by := call.get("by"), list) and by:
+        shown["answered_by"] = by[0]
+    if failed := call.get("failed"):
+        shown["failed_models"] = [{"model": name, "error_class": kind} for name, kind in failed]
     tokens = call.get("tokens", [])
     shown |= {name: value for name, value in zip(_TOKENS, tokens, strict=False) if value is not None}
     if tools := call.get("tools"):
@@ -140,6 +144,8 @@ async def _definition(store: Store, turn: RebuiltTurn) -> dict[str, Any] | None:
     definition = dict(found.document)
     if isinstance(model := definition.get("model"), str):
         definition["model"] = public_name(model)
+    elif isinstance(model, list):
+        definition["model"] = [public_name(str(name)) for name in model]
     return definition
 
 

@@ -105,7 +105,9 @@ class Setup:
         stream, omit = usual["stream"], usual["omit"]
         if isinstance(other := call.get("dialect"), list) and other:
             stream, *omit = other
-        return Dialect(usual["model"], bool(stream), tuple(omit))
+        by = call.get("by")  # a fallback list can answer each call with another model
+        model = by[1] if isinstance(by, list) and len(by) == 2 else usual["model"]
+        return Dialect(str(model), bool(stream), tuple(omit))
 
 
 @dataclass(slots=True)
