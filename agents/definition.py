@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from breadcrumbs.agents.models.output_schema import OutputSchema
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.retrieval.sources import COUNTABLE, Fetch, Source
@@ -43,7 +44,11 @@ FallbackList = Annotated[
 ]
 """Models in the order in which they are called."""
 
-_MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
+HookNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(max_length=16)]
+
+_MODEL_FIELDS = (
+    *("system_prompt", "model", "temperature", "max_tokens", "tools", "parallel_tool_calls", "output_schema"),
+)
 
 CONSUMER = "consumer:"
 """Prefix of the tag that names the consumer of a context."""
@@ -102,6 +107,20 @@ class Emits(BaseModel):
     )
 
 
+class AgentHooks(BaseModel):
+    """The hooks of an agent, in the order in which they run.
+
+    An unknown stage is an error, because its checks would be skipped.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    before_model: HookNames = Field((), description="Hooks that get the prompt before each model call")
+    before_answer: HookNames = Field(
+        (), description="Hooks that get the answer before it is shown and stored"
+    )
+
+
 class AdkTarget(BaseModel):
     """The server and app of an agent of the kind `adk`. The settings have the defaults."""
 
@@ -145,6 +164,17 @@ class AgentDefinition(BaseModel):
     tools: Annotated[tuple[str, ...], Field(max_length=128)] = Field(
         (), description="Names of the tools that the agent may use"
     )
+    parallel_tool_calls: bool | None = Field(
+        None,
+        description="Whether a reply may call several tools at once. Default: that of the model's server. `false` also "
+        "runs the calls of a reply one after the other",
+    )
+    output_schema: OutputSchema | None = Field(
+        None, description="JSON Schema that the answer must match, or a pydantic model in Python"
+    )
+    hooks: AgentHooks | None = Field(
+        None, description="Python hooks that check or change prompts and answers"
+    )
     subscriptions: AgentSelectors = Field(
         AgentSelectors(), description="The breadcrumbs that the agent reacts to"
     )
@@ -182,6 +212,8 @@ class AgentDefinition(BaseModel):
             unused = [name for name in _MODEL_FIELDS if getattr(self, name) not in (None, "", ())]
             if unused:
                 raise ValueError(f"an ADK app has its own {', '.join(unused)}: remove them")
+            if self.hooks is not None and self.hooks.before_model:
+                raise ValueError("an ADK app calls its model itself: remove hooks.before_model")
         elif self.adk is not None:
             raise ValueError('adk needs "kind": "adk"')
         return self

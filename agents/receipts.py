@@ -15,10 +15,13 @@ keys and their values are short, because each answer has a receipt:
         first, ms    milliseconds to the first piece of the reply, and to its end
         attempts     number of requests, if more than one
         dialect      [stream, …omitted fields], if it differs from the setup
+        hooks        hooks of the prompt: [name], or [name, digest of the request before it, after it] if it changed
+        repair       problems of the reply, if it did not match the output schema; `text` is then the reply
         tools        ids of the tool requests that the reply made; with `text`: [id, call id]
         text         text before the tool calls, if an earlier attempt wrote the tool requests; null if too long
     ms               duration of the turn in milliseconds, for agents without model calls
     attempt          attempt of the turn, if it is not the first
+    answer_hooks     hooks of the answer: [name], or [name, digest of the text before it, after it] if it changed
     items            references of the items, for agents without a context config
     copy_of          id of the original answer. Only in forks, instead of everything else
 """
@@ -116,6 +119,10 @@ class RecordedCall:
     model: str
     """Name of the model that answered."""
     tools: list[ToolUseRecord] = field(default_factory=list)
+    hooks: list[list[str]] = field(default_factory=list)
+    """Hooks of the prompt, in the form of the receipt."""
+    repair: str = ""
+    """Problems of a reply that does not match the output schema. The next call asks for a corrected one."""
 
     @classmethod
     def of(cls, name: str, request: ModelRequest, reply: ModelReply, timed: TimedCall) -> RecordedCall:
@@ -150,7 +157,14 @@ class RecordedCall:
             entry["attempts"] = sent.attempts
         if (sent.dialect.stream, sent.dialect.omit) != (usual.stream, usual.omit):
             entry["dialect"] = [sent.dialect.stream, *sent.dialect.omit]
-        return entry | self._fallback_fields(usual) | self._tool_fields()
+        return entry | self._fallback_fields(usual) | self._check_fields() | self._tool_fields()
+
+    def _check_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"hooks": self.hooks} if self.hooks else {}
+        if self.repair:
+            text = self.reply.text if len(self.reply.text) <= MAX_STORED_CHARACTERS else None
+            fields |= {"repair": self.repair, "text": text}
+        return fields
 
     def _fallback_fields(self, usual: Dialect) -> dict[str, Any]:
         fields: dict[str, Any] = {}

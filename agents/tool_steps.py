@@ -15,6 +15,7 @@ import orjson
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.commit import commit
+from breadcrumbs.agents.hooks import Hooks
 from breadcrumbs.agents.models.base import (
     CallObserver,
     Model,
@@ -36,6 +37,7 @@ from breadcrumbs.agents.receipts import (
 )
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import traced_complete, traced_tool
+from breadcrumbs.agents.structured_output import OutputCheck
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
@@ -103,8 +105,10 @@ class ToolSteps:
         model_of: Callable[[ActiveAgent], Model],
         toolbox: Toolbox,
         inherited: tuple[str, ...],
+        hooks: Hooks | None = None,
     ) -> None:
         self._store = store
+        self.hooks = hooks or Hooks()
         self._model_of = model_of
         self._toolbox = toolbox
         self._inherited = inherited
@@ -128,6 +132,7 @@ class ToolSteps:
         toolbox = self._allowed_tools(request)
         specs = tuple(tool.spec for tool in toolbox)
         record = TurnRecord(model.name, specs)
+        output = OutputCheck(definition.output_schema, max_calls=definition.max_steps)
         texts: list[str] = []
         for step in range(definition.max_steps):
             timed = TimedCall(_after_paragraph(on_delta) if texts else on_delta, observer)
@@ -138,13 +143,20 @@ class ToolSteps:
                 definition.max_tokens,
                 timed,
                 prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
+                definition.parallel_tool_calls,
+                definition.output_schema,
             )
-            reply = await _complete(request, model, prompt, timed)
-            call = RecordedCall.of(model.name, prompt, reply, timed)
+            hooked = await self.hooks.before_model(request, prompt)
+            reply = await _complete(request, model, hooked.prompt, timed)
+            call = RecordedCall.of(model.name, hooked.prompt, reply, timed)
+            call.hooks = hooked.entries(call.sent.dialect)
             record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)
             if not uses:
-                return ModelAnswer([*texts, reply.text], record)
+                if (repair := output.repair(call, step)) is None:
+                    return ModelAnswer([*texts, reply.text], record)
+                messages = (*messages, *repair)
+                continue
             results = [await self._run_tool(use, call) for use in uses]
             if not any(use.returns_to_model for use in uses):
                 return ModelAnswer([*texts, reply.text or _results_text(uses, results)], record)

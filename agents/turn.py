@@ -16,14 +16,8 @@ from uuid import UUID
 import anyio
 import structlog
 
-from breadcrumbs.agents.answer import (
-    Answer,
-    answer_breadcrumb,
-    check_text,
-    function_answer,
-    parse_answer,
-    without_state_change,
-)
+from breadcrumbs.agents.answer import Answer, answer_breadcrumb, function_text, without_state_change
+from breadcrumbs.agents.answer_gate import AnswerGate, has_answer_hooks
 from breadcrumbs.agents.commit import commit
 from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswered_messages
 from breadcrumbs.agents.definition import AgentDefinition
@@ -34,7 +28,8 @@ from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import agent_span
-from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
+from breadcrumbs.agents.structured_output import with_instruction
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
@@ -262,44 +257,40 @@ class AgentTurns:
         if parts is None:
             parts, references = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        messages = with_instruction(messages, definition.output_schema)
         request.facts.hidden = [message.content for message in messages if message.role != "system"]
         shown = ShownParts(parts, references)
         async with writer as deltas:
+            gate = AnswerGate(self._steps.hooks, request, deltas.write)
             if (function := request.agent.function) is not None:
-                call = _function_call(request, messages, deltas.write)
-                return await self._run_function(request, shown, function, call)
+                call = _function_call(request, messages, gate.on_delta)
+                return await self._run_function(request, shown, call, gate, function)
             if definition.kind == "adk":
-                return await self._run_remote(request, shown, deltas.write)
-            result = await self._steps.run(request, messages, deltas.write, observer)
-        *before, last = result.texts
-        answer = parse_answer(check_text(last))
+                return await self._run_remote(request, shown, gate)
+            result = await self._steps.run(request, messages, gate.on_delta, observer)
+            answer = await gate.answer(result.texts)
         creator = {**_creator(definition), "model": public_name(result.record.calls[-1].model)}
         receipt = await self._receipts.of_model(request, shown, result.record)
-        # Store exactly the text that was streamed.
-        return replace(
-            answer,
-            text=check_text(PARAGRAPH.join([*before, answer.text])),
-            runtime_fields={**answer.runtime_fields, "creator": creator, RECEIPT: receipt},
-        )
+        return _with_fields(answer, creator=creator, **{RECEIPT: receipt | gate.receipt})
 
     async def _run_function(
-        self, request: AnswerRequest, shown: ShownParts, function: AgentFunction, call: Call
+        self, request: AnswerRequest, shown: ShownParts, call: Call, gate: AnswerGate, function: AgentFunction
     ) -> Answer:
         agent_id, began = request.definition.agent_id, time.perf_counter()
-        answer = function_answer(agent_id, await _call_function(agent_id, function, call))
+        text, parse = function_text(agent_id, await _call_function(agent_id, function, call))
+        answer = await gate.answer([text], parse)
         receipt = await self._receipts.of_function(request, shown, call.messages, began)
-        return replace(answer, runtime_fields={**answer.runtime_fields, RECEIPT: receipt})
+        return _with_fields(answer, **{RECEIPT: receipt | gate.receipt})
 
-    async def _run_remote(self, request: AnswerRequest, shown: ShownParts, on_delta: OnDelta) -> Answer:
+    async def _run_remote(self, request: AnswerRequest, shown: ShownParts, gate: AnswerGate) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
             raise TurnFailed(f"{agent_id} runs on an ADK server, which is not available in this process")
         began = time.perf_counter()
-        remote = await self._remote(request, shown.parts, on_delta)
+        remote = await self._remote(request, shown.parts, gate.on_delta)
+        answer = await gate.answer([remote.text])
         receipt = await self._receipts.of_remote(request, shown, began)
-        return replace(
-            parse_answer(check_text(remote.text)), runtime_fields={**remote.runtime_fields, RECEIPT: receipt}
-        )
+        return _with_fields(answer, **remote.runtime_fields, **{RECEIPT: receipt | gate.receipt})
 
 
 class _Observer:
@@ -311,9 +302,11 @@ class _Observer:
         self._request = request
         self._writer = writer
         self._notice = notice
+        self._shows_reasoning = not has_answer_hooks(request.definition)
 
     async def reason(self, text: str) -> None:
-        await self._writer.reason(text)
+        if self._shows_reasoning:
+            await self._writer.reason(text)
 
     def retrying(self, reason: str, seconds: float) -> None:
         """Tell the clients that the model is called again."""
@@ -367,6 +360,11 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     if merged is not None:
         fields["answers"] = merged
     return fields
+
+
+def _with_fields(answer: Answer, **fields: Any) -> Answer:
+    """Return an answer with more fields of the runtime."""
+    return replace(answer, runtime_fields={**answer.runtime_fields, **fields})
 
 
 def _creator(definition: AgentDefinition) -> dict[str, str]:

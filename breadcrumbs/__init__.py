@@ -14,6 +14,8 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from breadcrumbs.agents.functions import Call, agent
+    from breadcrumbs.agents.hooks import HookCall, Refuse, hook
+    from breadcrumbs.agents.models.base import PromptMessage
     from breadcrumbs.agents.tools import ToolContext, tool
     from breadcrumbs.client.aio import AsyncClient, AsyncSession
     from breadcrumbs.client.errors import (
@@ -88,7 +90,11 @@ __all__ = [  # noqa: RUF022 - by topic
     # Agents and tools
     "agent",
     "tool",
+    "hook",
     "Call",
+    "HookCall",
+    "PromptMessage",
+    "Refuse",
     "ToolContext",
     "run_agents",
     "running_agents",
@@ -130,6 +136,8 @@ _MODULE_NAMES = {
         *("SessionInfo", "Token", "Version", "Written"),
     ),
     "breadcrumbs.agents.functions": ("Call", "agent"),
+    "breadcrumbs.agents.hooks": ("HookCall", "Refuse", "hook"),
+    "breadcrumbs.agents.models.base": ("PromptMessage",),
     "breadcrumbs.agents.tools": ("ToolContext", "tool"),
     "breadcrumbs.hosting": ("run_agents", "running_agents"),
     "breadcrumbs.runtime.errors": ("BreadcrumbsError", "StartupError"),

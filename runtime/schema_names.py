@@ -67,10 +67,14 @@ REASONING: Final = "model_reasoning"
 RECEIPT: Final = "model_receipt"
 """Context key of an answer with its receipt, and of a tool request with the facts that its receipt needs."""
 
+STRUCTURED_OUTPUT: Final = "structured_output"
+"""Context key of an answer with its parsed value, if the definition of its agent has an `output_schema`."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
         RECEIPT,
+        STRUCTURED_OUTPUT,
         "session_id",
         "trigger_id",
         "creator",

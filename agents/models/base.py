@@ -86,6 +86,10 @@ class ModelRequest:
     observer: CallObserver | None = field(default=None, repr=False, compare=False)
     cache_key: str = ""
     """Equal for prompts with the same beginning. Only some providers accept it. Empty: none."""
+    parallel_tool_calls: bool | None = None
+    """Whether one reply may call several tools."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema that the text of the reply has to match."""
 
 
 @dataclass(frozen=True, slots=True)

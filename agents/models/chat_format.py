@@ -26,12 +26,18 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
     TransientModelError,
 )
+from breadcrumbs.agents.models.output_schema import is_strict
 from breadcrumbs.agents.models.reasoning import ThinkSplitter, reasoning_in
 from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
 CACHE_KEY = "prompt_cache_key"
 """Optional field of a request. It helps OpenAI to route requests to a server that has cached their beginning."""
+
+PARALLEL = "parallel_tool_calls"
+"""Optional field of a request with tools."""
+RESPONSE_FORMAT = "response_format"
+"""Optional field of a request with an output schema. The system message contains the schema in any case."""
 
 _MAX_REASONING_CHARACTERS = 1 << 16
 _MAX_NAME_CHARACTERS = 200
@@ -80,13 +86,12 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
     body: dict[str, Any] = {"model": dialect.model}
     if request.tools:
         body["tools"] = [tool_json(tool) for tool in request.tools]
+    if request.parallel_tool_calls is not None or request.output_schema is not None:
+        body |= _reply_options(request, omit)
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.max_tokens is not None:
-        for field in ("max_tokens", "max_completion_tokens"):
-            if field not in omit:
-                body[field] = request.max_tokens
-                break
+    if request.max_tokens is not None and (name := _limit_name(omit)):
+        body[name] = request.max_tokens
     if stream and "stream" not in omit:
         body["stream"] = True
         if "stream_options" not in omit:
@@ -98,6 +103,22 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
         return orjson.dumps(body)
     except TypeError as error:
         raise ModelError(f"the prompt cannot be encoded as JSON: {error}", retry=False) from None
+
+
+def _limit_name(omit: tuple[str, ...]) -> str | None:
+    names = ("max_tokens", "max_completion_tokens")
+    return next((name for name in names if name not in omit), None)
+
+
+def _reply_options(request: ModelRequest, omit: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options that few requests have: parallel tool calls and the schema of the reply."""
+    options: dict[str, Any] = {}
+    if request.tools and request.parallel_tool_calls is not None and PARALLEL not in omit:
+        options[PARALLEL] = request.parallel_tool_calls
+    if (schema := request.output_schema) is not None and RESPONSE_FORMAT not in omit:
+        described = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+        options[RESPONSE_FORMAT] = {"type": "json_schema", "json_schema": described}
+    return options
 
 
 def tool_json(tool: ToolSpec) -> dict[str, Any]:

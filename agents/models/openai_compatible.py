@@ -60,6 +60,8 @@ _OPTIONAL_FIELDS = {
     "stream_options": re.compile(r"\bstream_options\b"),
     "max_tokens": re.compile(r"\bmax_tokens\b"),
     "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
+    "parallel_tool_calls": re.compile(r"\bparallel_tool_calls\b"),
+    "response_format": re.compile(r"\bresponse_format\b|\bjson_schema\b"),
     "prompt_cache_key": re.compile(r"\bprompt_cache_key\b"),
     "stream": re.compile(r"(?i)\bstream(?:ing)?\b"),
 }

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
+from breadcrumbs.agents.hooks import Hook
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.validation import error_lines
@@ -29,29 +30,44 @@ class OwnAgents:
 
     agents: tuple[ActiveAgent, ...] = ()
     tools: tuple[Tool, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
 
 def load_agents(modules: Iterable[str]) -> OwnAgents:
-    """Import modules, and collect their agents and tools.
+    """Import modules, and collect their agents, tools and hooks.
 
-    These are functions with `@agent` or `@tool`, and agent definitions.
+    These are functions with `@agent`, `@tool` or `@hook`, and agent definitions.
     """
     found: dict[int, object] = {}
     for name in modules:
         matching = [value for value in vars(_import_module(name)).values() if _is_agent_or_tool(value)]
         if not matching:
             raise StartupError(
-                f"module {name!r} contains no agents or tools: add a function with @agent or @tool"
+                f"module {name!r} contains no agents, tools or hooks: add a function with @agent, @tool or @hook"
             )
         # Use the identity as the key, so that an object imported into several modules counts once.
         found |= {id(value): value for value in matching}
     tools = [value for value in found.values() if isinstance(value, Tool)]
     agents = [value for value in found.values() if isinstance(value, FunctionAgent | AgentDefinition)]
-    return collect_agents(agents, tools)
+    hooks = [value for value in found.values() if isinstance(value, Hook)]
+    return collect_agents(agents, tools, hooks)
 
 
-def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> OwnAgents:
-    """Validate agents that are given as objects, and combine them with their tools.
+def load_hooks(modules: Iterable[str]) -> list[Hook]:
+    """Import modules, and collect their hooks. Raise `StartupError` for a module without any."""
+    found: dict[int, Hook] = {}
+    for name in modules:
+        own = {id(value): value for value in vars(_import_module(name)).values() if isinstance(value, Hook)}
+        if not own:
+            raise StartupError(f"module {name!r} contains no hooks: add a function with @hook")
+        found |= own
+    return list(found.values())
+
+
+def collect_agents(
+    agents: Iterable[OwnAgent], tools: Iterable[Tool] = (), hooks: Iterable[Hook] = ()
+) -> OwnAgents:
+    """Validate agents that are given as objects, and combine them with their tools and hooks.
 
     Raise `StartupError` for an invalid definition or a duplicate `agent_id`.
     """
@@ -59,7 +75,7 @@ def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> Ow
     names = [agent.definition.agent_id for agent in ready]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"two agents have the agent_id {duplicates[0]!r}: change one of them")
-    return OwnAgents(ready, tuple(tools))
+    return OwnAgents(ready, tuple(tools), tuple(hooks))
 
 
 def _as_agent(one: OwnAgent) -> ActiveAgent:
@@ -85,7 +101,7 @@ def search_current_directory() -> None:
 
 
 def _is_agent_or_tool(value: object) -> bool:
-    return isinstance(value, FunctionAgent | AgentDefinition | Tool)
+    return isinstance(value, FunctionAgent | AgentDefinition | Tool | Hook)
 
 
 def _import_module(name: str) -> Any:

@@ -18,6 +18,7 @@ import anyio
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.hooks import Hook, Hooks
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
 from breadcrumbs.agents.models.registry import ModelPool
@@ -28,7 +29,7 @@ from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.composition.answering_agents import describe_agents
-from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents, load_hooks, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
@@ -124,6 +125,7 @@ async def agent_worker(
     agents: Iterable[ActiveAgent] = (),
     *,
     tools: Iterable[Tool] = (),
+    hooks: Iterable[Hook] = (),
     kind: str | None = None,
 ) -> AsyncIterator[Worker]:
     """Create a worker that runs agents, and close its models at the end.
@@ -135,10 +137,11 @@ async def agent_worker(
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
-        toolbox = open_toolbox(settings, tools)
+        toolbox, own_hooks = open_toolbox(settings, tools), open_hooks(settings, hooks)
         configured = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
+            _check_hooks(agent, own_hooks)
         await adk.check_apps(configured)
         builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
@@ -169,7 +172,7 @@ async def agent_worker(
         inherited = settings.inherited_tags
         turns = AgentTurns(
             store,
-            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited, hooks=own_hooks),
             gather=gather,
             refresh=builder.refresh,
             inherited=inherited,
@@ -269,6 +272,20 @@ def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
         raise StartupError(f"the tools conflict: {error}") from None
 
 
+def open_hooks(settings: Settings, hooks: Iterable[Hook] = ()) -> Hooks:
+    """Collect the hooks of the settings, and `hooks`. Raise `StartupError` for duplicate names."""
+    return Hooks({id(one): one for one in (*load_hooks(settings.hooks), *hooks)}.values())
+
+
+def _check_hooks(agent: ActiveAgent, hooks: Hooks) -> None:
+    try:
+        hooks.check(agent.definition)
+    except InvalidInput as error:
+        raise StartupError(
+            f"agent {agent.definition.agent_id!r}: {error.complaints[0].where}: {error}"
+        ) from None
+
+
 def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
     """Check an agent of the operator at startup, before it fails in a session.
 
@@ -298,7 +315,7 @@ async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[
         for agent in own.agents:
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
             await start_at_newest_event(parts.store, kind)
-            one = agent_worker(parts, [agent], tools=own.tools, kind=kind)
+            one = agent_worker(parts, [agent], tools=own.tools, hooks=own.hooks, kind=kind)
             workers.append(await stack.enter_async_context(one))
         yield workers
 
@@ -312,7 +329,7 @@ async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
     own = load_agents(parts.settings.load)
     builder = context_worker(parts)
     async with (
-        agent_worker(parts, tools=own.tools) as runner,
+        agent_worker(parts, tools=own.tools, hooks=own.hooks) as runner,
         own_workers(parts, own) as others,
         watched_config(parts, builder),
         running(builder, runner, *others),

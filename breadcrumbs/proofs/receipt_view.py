@@ -97,6 +97,8 @@ def _facts(answer: Breadcrumb, receipt: Receipt) -> dict[str, Any]:
     duration = receipt.fields.get("ms", sum(call.get("ms", 0) for call in receipt.calls))
     document["duration_ms"] = duration
     document["attempt"] = receipt.fields.get("attempt", 1)
+    if hooks := receipt.fields.get("answer_hooks"):
+        document["answer_hooks"] = [_hook(entry) for entry in hooks]
     return document
 
 
@@ -117,9 +119,21 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         shown["failed_models"] = [{"model": name, "error_class": kind} for name, kind in failed]
     tokens = call.get("tokens", [])
     shown |= {name: value for name, value in zip(_TOKENS, tokens, strict=False) if value is not None}
+    if hooks := call.get("hooks"):
+        shown["hooks"] = [_hook(entry) for entry in hooks]
+    if "repair" in call:
+        shown["schema_problems"] = call["repair"]
     if tools := call.get("tools"):
         shown["tool_requests"] = [entry if isinstance(entry, str) else entry[0] for entry in tools]
     return shown
+
+
+def _hook(entry: list[str]) -> dict[str, Any]:
+    """Return a hook that ran. The digests are of the request or the text before and after its change."""
+    if len(entry) != 3:
+        return {"name": entry[0], "changed": False}
+    digests = {"before": entry[1], "after": entry[2]}
+    return {"name": entry[0], "changed": True, **{name: _hex(digests, name) for name in digests}}
 
 
 def _setup_facts(setup: Setup, *, shows_setup: bool) -> dict[str, Any]:
@@ -248,5 +262,5 @@ def _verification(
     return {
         name: value
         for name, value in result.items()
-        if name in ("outcome", "requests", "edited", "difference", "missing")
+        if name in ("outcome", "requests", "edited", "difference", "missing", "changed_by_hooks")
     }

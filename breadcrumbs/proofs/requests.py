@@ -18,6 +18,7 @@ from breadcrumbs.agents.models.chat_format import request_json
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.receipts import decode_digest, has_receipt
+from breadcrumbs.agents.structured_output import repair_messages, with_instruction
 from breadcrumbs.agents.tool_steps import step_messages, stored_result
 from breadcrumbs.agents.tools.base import ToolResult
 from breadcrumbs.context_builder.rebuild import rebuild, rebuild_gathered
@@ -98,6 +99,12 @@ class Setup:
     def tool_schemas(self) -> list[dict[str, Any]]:
         """The tools as the request contains them."""
         return list(orjson.loads(self.document.get("tools", "[]")))
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The schema of structured answers. The order of its keys is part of the request."""
+        raw = self.document.get("output_schema")
+        return orjson.loads(raw) if isinstance(raw, str) else None
 
     def dialect(self, call: Mapping[str, Any]) -> Dialect:
         """Return the dialect of a call. The receipt names it only if it differs from the setup."""
@@ -201,6 +208,7 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
         return turn
     document = setup.document
     messages = build_prompt(setup.system_prompt, turn.parts, str(document["agent_id"]))
+    messages = with_instruction(messages, setup.output_schema)
     parameters = document.get("parameters", {})
     answer = receipt.answer
     owner = UUID(document["owner_id"]) if "owner_id" in document else answer.owner_id
@@ -212,11 +220,13 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
             parameters.get("temperature"),
             parameters.get("max_tokens"),
             cache_key=cache_key,
+            parallel_tool_calls=parameters.get("parallel_tool_calls"),
+            output_schema=setup.output_schema,
         )
         turn.bodies.append(request_json(setup.dialect(call), request))
         if number + 1 == len(receipt.calls):
             break
-        added = await _tool_messages(store, receipt, call, number)
+        added = await _added_messages(store, receipt, call, number)
         if isinstance(added, Missing):
             turn.missing.append(added)
             turn.bodies.clear()
@@ -277,6 +287,17 @@ async def _missing_item(store: Store, owner: UUID, record: ContextRecord, refere
 
 
 # Tool calls
+
+
+async def _added_messages(
+    store: Store, receipt: Receipt, call: Mapping[str, Any], step: int
+) -> list[PromptMessage] | Missing:
+    """Return the messages that a step added to the prompt."""
+    if "repair" not in call:
+        return await _tool_messages(store, receipt, call, step)
+    if not isinstance(text := call.get("text"), str):
+        return Missing("answer", "a reply that did not match the output schema was too long to be stored")
+    return repair_messages(text, str(call["repair"]))
 
 
 async def _tool_messages(
