@@ -14,6 +14,7 @@ __all__ = [
     "models",
     "prompt",
     "prompt_cache",
+    "prompt_images",
     "receipts",
     "remote_adk",
     "runner",

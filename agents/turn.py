@@ -25,6 +25,7 @@ from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import agent_span
@@ -258,6 +259,7 @@ class AgentTurns:
             parts, references = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
         messages = with_instruction(messages, definition.output_schema)
+        messages = await load_images(self._store, request.owner, messages)
         request.facts.hidden = [message.content for message in messages if message.role != "system"]
         shown = ShownParts(parts, references)
         async with writer as deltas:

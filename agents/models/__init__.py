@@ -22,5 +22,6 @@ __all__ = [
     "prices",
     "providers",
     "registry",
+    "table",
     "windows",
 ]

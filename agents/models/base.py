@@ -33,6 +33,20 @@ ATTACHMENT: Final = "attachment"
 """Name of a message with a page that the user attached."""
 
 
+class PromptImage(NamedTuple):
+    """An image of a prompt."""
+
+    source: str
+    """Id of the message that it is attached to."""
+    digest: str
+    """SHA-256 of the image."""
+    media_type: str
+    size: int
+    """Size in bytes."""
+    data: str = ""
+    """The image as base64. Empty: it is not loaded."""
+
+
 class PromptMessage(NamedTuple):
     """One message of a prompt. A `tool` message is the result of the call `tool_call_id`.
 
@@ -44,6 +58,7 @@ class PromptMessage(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ PARALLEL = "parallel_tool_calls"
 RESPONSE_FORMAT = "response_format"
 """Optional field of a request with an output schema. The system message contains the schema in any case."""
 
+IMAGES = "images"
+"""Entry of `Dialect.omit` for a model that accepts no images. It is no field of a request."""
+_NO_IMAGES = "You cannot see it, because you accept no images: tell the user if it matters."
+
 _MAX_REASONING_CHARACTERS = 1 << 16
 _MAX_NAME_CHARACTERS = 200
 
@@ -98,7 +102,8 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
             body["stream_options"] = {"include_usage": True}
     if request.cache_key and CACHE_KEY not in omit:
         body[CACHE_KEY] = request.cache_key
-    body["messages"] = [_message_json(message) for message in request.messages]
+    shows_images = IMAGES not in omit
+    body["messages"] = [_message_json(message, shows_images) for message in request.messages]
     try:
         return orjson.dumps(body)
     except TypeError as error:
@@ -129,8 +134,10 @@ def tool_json(tool: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _message_json(message: PromptMessage) -> dict[str, Any]:
+def _message_json(message: PromptMessage, shows_images: bool = True) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.images:
+        wire["content"] = _with_images(message) if shows_images else f"{message.content} {_NO_IMAGES}"
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id or ""
     elif message.name and message.role != "system" and _PORTABLE_NAME.match(message.name):
@@ -146,6 +153,15 @@ def _message_json(message: PromptMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     return wire
+
+
+def _with_images(message: PromptMessage) -> list[dict[str, Any]]:
+    """Return the content of a message in parts: its text and its images."""
+    images = (f"data:{image.media_type};base64,{image.data}" for image in message.images if image.data)
+    return [
+        {"type": "text", "text": message.content},
+        *({"type": "image_url", "image_url": {"url": url}} for url in images),
+    ]
 
 
 def _valid_arguments(arguments: str) -> str:

@@ -28,6 +28,7 @@ from breadcrumbs.agents.models.base import (
     TransientModelError,
 )
 from breadcrumbs.agents.models.chat_format import (
+    IMAGES,
     ReplyBuilder,
     parse_json_or_none,
     provider_error,
@@ -191,7 +192,10 @@ class _ModelCall:
         self.answering = False
         endpoint, limits = self._endpoint, self._limits
         streaming = endpoint.streaming and "stream" not in endpoint.omit
-        dialect = Dialect(self._model.model, streaming, tuple(sorted(endpoint.omit)))
+        omit = endpoint.omit
+        if not self._model.traits.accepts_images and any(one.images for one in self._request.messages):
+            omit = {*omit, IMAGES}
+        dialect = Dialect(self._model.model, streaming, tuple(sorted(omit)))
         body = request_json(dialect, self._request)
         self._attempts += 1
         client = endpoint.client

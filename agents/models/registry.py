@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,11 +35,11 @@ from breadcrumbs.agents.models.fallback import FallbackModel
 from breadcrumbs.agents.models.offline import OfflineModel
 from breadcrumbs.agents.models.openai_compatible import CallTraits, OpenAICompatibleModel
 from breadcrumbs.agents.models.providers import OFFLINE, PRESETS, URL_FORM, Preset
+from breadcrumbs.agents.models.table import PricePerMillion, WindowSize, table_in
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
 ModelName = Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)]
-PricePerMillion = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 _RCRT_NAMES = {"ollama_local": "ollama"}
 
@@ -66,7 +67,12 @@ class ModelSettings(BaseModel):
     offered: Annotated[tuple[ModelName, ...], Field(max_length=100)] = Field(
         (), description="Models that a curator can choose for a session, besides the default and the aliases"
     )
-    windows: Annotated[dict[str, Annotated[int, Field(ge=1, le=1 << 31)]], Field(max_length=1_000)] = Field(
+    table: Path | None = Field(
+        None,
+        description="File with windows, prices and abilities of models, which is read again when it changes. "
+        "config/models.toml in the package shows its form",
+    )
+    windows: Annotated[dict[str, WindowSize], Field(max_length=1_000)] = Field(
         default_factory=dict,
         description="Context windows of models in tokens, to show how full a prompt is. Well-known models need none",
     )
@@ -118,6 +124,7 @@ class ModelPool:
     ) -> None:
         self._settings = validate_settings(ModelSettings, settings, label="model settings")
         self._environment = os.environ if environment is None else environment
+        self._table = table_in({"table": self._settings.table})
         self.circuits = Circuits(
             CircuitLimits(self._settings.circuit_failures, self._settings.circuit_seconds)
         )
@@ -284,7 +291,7 @@ class ModelPool:
 
     def _traits(self, name: str, max_retries: int | None) -> CallTraits:
         retries = self._settings.retries if max_retries is None else max_retries
-        return CallTraits(retries)
+        return CallTraits(retries, self._table.accepts_images(name))
 
     def _url_of(self, provider: str) -> str:
         settings = self._settings.endpoints.get(provider)

@@ -45,14 +45,6 @@ class ViewOptions:
     """Items above this total size are listed without their content."""
 
 
-def windows_in(models: Mapping[str, Any]) -> dict[str, int]:
-    """Return the windows of the setting `models`. The agent runner checks them, so invalid ones are ignored here."""
-    windows = models.get("windows")
-    if not isinstance(windows, dict):
-        return {}
-    return {str(name): size for name, size in windows.items() if isinstance(size, int) and size > 0}
-
-
 async def view_receipt(
     store: Store, answer: Breadcrumb, receipt: Receipt, options: ViewOptions
 ) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.prices import Price, price_of
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipts import RecordedCall, TimedCall, decode_digest
 from breadcrumbs.agents.setups import parameters_of
 from breadcrumbs.agents.structured_output import with_instruction
@@ -207,6 +208,7 @@ async def prepare(
     if definition.hooks is not None or await _had_hooks(store, turn):
         raise NotReplayable("the agent has hooks, which do not run in a replay: it cannot be replayed")
     request = _request(turn, parts, definition, changes, tool_specs)
+    request = replace(request, messages=await load_images(store, owner, request.messages))
     recorded = await load_recorded_tools(store, turn.receipt)
     return ReplayPrompt(answer, turn, definition, request, recorded, (*notes, *more), config)
 

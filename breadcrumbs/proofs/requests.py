@@ -17,6 +17,7 @@ from breadcrumbs.agents.models.base import Dialect, ModelRequest, PromptMessage,
 from breadcrumbs.agents.models.chat_format import request_json
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipts import decode_digest, has_receipt
 from breadcrumbs.agents.structured_output import repair_messages, with_instruction
 from breadcrumbs.agents.tool_steps import step_messages, stored_result
@@ -209,6 +210,7 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
     document = setup.document
     messages = build_prompt(setup.system_prompt, turn.parts, str(document["agent_id"]))
     messages = with_instruction(messages, setup.output_schema)
+    messages = await load_images(store, receipt.answer.owner_id, messages)
     parameters = document.get("parameters", {})
     answer = receipt.answer
     owner = UUID(document["owner_id"]) if "owner_id" in document else answer.owner_id

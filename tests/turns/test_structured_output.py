@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from breadcrumbs.agents.functions import agent as function_agent
-from breadcrumbs.agents.models.base import ModelReply, ModelRequest, ToolCall
+from breadcrumbs.agents.models.base import ModelReply, ToolCall
 from breadcrumbs.agents.models.output_schema import find_problems, is_strict
 from breadcrumbs.agents.models.registry import resolve_model
 from breadcrumbs.agents.models.scripted import ScriptedModel
@@ -200,7 +200,3 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
 def test_a_function_agent_has_no_schema() -> None:
     with pytest.raises(StartupError, match="output_schema"):
         function_agent("f", output_schema=WEATHER)
-
-
-def test_a_request_without_a_schema_has_no_additional_fields(server: ModelServer) -> None:
-    assert ModelRequest(()).output_schema is None and ModelRequest(()).parallel_tool_calls is None
