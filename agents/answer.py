@@ -9,9 +9,9 @@ that control the runtime.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -43,6 +43,9 @@ class Answer:
     """Fields that the runtime adds to the context of the answer."""
 
 
+ParseAnswer: TypeAlias = Callable[[str], Answer]
+
+
 def check_text(text: str, speaker: str = "the model") -> str:
     """Return the text in an encodable form. Raises `TurnFailed` if it is empty or too long."""
     if not text.strip():
@@ -55,17 +58,30 @@ def check_text(text: str, speaker: str = "the model") -> str:
     return text
 
 
-def function_answer(agent_id: str, reply: object) -> Answer:
-    """Convert the reply of a function agent: text, or the fields of a breadcrumb as a dict."""
+def function_text(agent_id: str, reply: object) -> tuple[str, ParseAnswer]:
+    """Return the reply of a function agent as text, and the function that makes an answer from that text.
+
+    The reply is text, or the fields of a breadcrumb as a dict. These become RCRT's JSON, so that hooks see all of it.
+    """
     if isinstance(reply, str):
-        return Answer(check_text(reply, agent_id))
+        return reply, lambda text: Answer(check_text(text, agent_id))
     if not isinstance(reply, dict):
         raise TurnFailed(f"{agent_id} returned {type(reply).__name__}: return a str or a dict")
     try:
-        answer = parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
+        raw = orjson.dumps({"action": "create", "breadcrumb": reply}).decode()
     except TypeError as error:
         raise TurnFailed(f"{agent_id} returned a value that is not JSON: {error}") from error
-    return replace(answer, text=check_text(answer.text, agent_id))
+
+    def parse(text: str) -> Answer:
+        answer = parse_answer(text)
+        return replace(answer, text=check_text(answer.text, agent_id))
+
+    return raw, parse
+
+
+def model_answer(text: str) -> Answer:
+    """Return the answer of the text of a model. Raise `TurnFailed` if it is empty or too long."""
+    return parse_answer(check_text(text))
 
 
 def parse_answer(text: str) -> Answer:

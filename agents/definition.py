@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from breadcrumbs.agents.models.output_schema import OutputSchema
 from breadcrumbs.agents.tools.external import ExternalToolDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
@@ -28,7 +29,29 @@ waiting messages with one answer.
 # The pattern has no `{1,200}`: pydantic would need 170 ms at each start to compile it.
 AppName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")]
 
-_MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools", "external_tools")
+ModelName = Annotated[str, Field(max_length=300)]
+
+
+def _check_list(models: tuple[str, ...]) -> tuple[str, ...]:
+    for number, name in enumerate(models):
+        if name.strip() in (earlier.strip() for earlier in models[:number]):
+            raise PydanticCustomError("repeated", f"[{number}] repeats the model {name!r}: remove it")
+        if not name.strip():
+            raise PydanticCustomError("empty", f"[{number}] is empty: name a model")
+    return models
+
+
+FallbackList = Annotated[
+    tuple[ModelName, ...], Field(min_length=1, max_length=8), AfterValidator(_check_list)
+]
+"""Models in the order in which they are called."""
+
+HookNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=64)], ...], Field(max_length=16)]
+
+_MODEL_FIELDS = (
+    *("system_prompt", "model", "temperature", "max_tokens", "tools", "external_tools"),
+    *("parallel_tool_calls", "output_schema"),
+)
 
 ERROR_PATH = "at"
 """Key in the context of a pydantic error: the path of the field, if a validator of the whole definition failed."""
@@ -92,6 +115,20 @@ class Emits(BaseModel):
     )
 
 
+class AgentHooks(BaseModel):
+    """The hooks of an agent, in the order in which they run.
+
+    An unknown stage is an error, because its checks would be skipped.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    before_model: HookNames = Field((), description="Hooks that get the prompt before each model call")
+    before_answer: HookNames = Field(
+        (), description="Hooks that get the answer before it is shown and stored"
+    )
+
+
 class AdkTarget(BaseModel):
     """The server and app of an agent of the kind `adk`. The settings have the defaults."""
 
@@ -121,8 +158,10 @@ class AgentDefinition(BaseModel):
     system_prompt: Annotated[str, Field(max_length=200_000)] = Field(
         "", description="The system message of each model call"
     )
-    model: Annotated[str, Field(max_length=300)] | None = Field(
-        None, description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings"
+    model: ModelName | FallbackList | None = Field(
+        None,
+        description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings. A list of at most "
+        "8 models is a fallback list: if a model fails, the next one is called",
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
         None, description="Sampling temperature. Default: that of the model's server"
@@ -135,6 +174,17 @@ class AgentDefinition(BaseModel):
     )
     external_tools: Annotated[tuple[ExternalToolDefinition, ...], Field(max_length=64)] = Field(
         (), description="Tools that another process runs, with the schemas of their parameters"
+    )
+    parallel_tool_calls: bool | None = Field(
+        None,
+        description="Whether a reply may call several tools at once. Default: that of the model's server. `false` also "
+        "runs the calls of a reply one after the other",
+    )
+    output_schema: OutputSchema | None = Field(
+        None, description="JSON Schema that the answer must match, or a pydantic model in Python"
+    )
+    hooks: AgentHooks | None = Field(
+        None, description="Python hooks that check or change prompts and answers"
     )
     subscriptions: AgentSelectors = Field(
         AgentSelectors(), description="The breadcrumbs that the agent reacts to"
@@ -186,6 +236,8 @@ class AgentDefinition(BaseModel):
             unused = [name for name in _MODEL_FIELDS if getattr(self, name) not in (None, "", ())]
             if unused:
                 raise _error(f"an ADK app has its own {', '.join(unused)}: remove them", unused[0])
+            if self.hooks is not None and self.hooks.before_model:
+                raise _error("an ADK app calls its model itself: remove hooks.before_model", "hooks")
         elif self.adk is not None:
             raise _error('adk needs "kind": "adk"', "adk")
         return self
@@ -201,6 +253,13 @@ class AgentDefinition(BaseModel):
     def triggers(self) -> tuple[AgentSelector, ...]:
         """The selectors that start a turn. Every event is compared with them."""
         return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that the definition names, in the order in which they are called."""
+        if self.model is None:
+            return ()
+        return (self.model,) if isinstance(self.model, str) else self.model
 
     @property
     def contexts(self) -> tuple[AgentSelector, ...]:

@@ -202,10 +202,13 @@ def _unknown_tools(definition: AgentDefinition, known: KnownNames) -> Iterator[D
 
 
 def _unknown_models(definition: AgentDefinition, known: KnownNames) -> Iterator[DefinitionProblem]:
-    if known.model_problem is None or definition.model is None:
+    if known.model_problem is None:
         return
-    if (problem := known.model_problem(definition.model)) is not None:
-        yield DefinitionProblem(("model",), problem)
+    for number, name in enumerate(definition.models):
+        if (problem := known.model_problem(name)) is not None:
+            yield DefinitionProblem(
+                ("model",) if isinstance(definition.model, str) else ("model", number), problem
+            )
 
 
 def _odd_names(definition: AgentDefinition, known: KnownNames) -> Iterator[DefinitionProblem]:

@@ -72,6 +72,14 @@ def agent(
         lines = error_lines(error, model=AgentDefinition)
         raise StartupError(f"the agent {agent_id!r} is invalid:\n{lines}") from None
 
+    unused = [name for name in ("output_schema",) if getattr(definition, name) is not None]
+    if definition.hooks is not None and definition.hooks.before_model:
+        unused.append("hooks.before_model")
+    if unused:
+        raise StartupError(
+            f"the agent {agent_id!r} is a function and calls no model: remove {', '.join(unused)}"
+        )
+
     def decorate(function: AgentFunction) -> FunctionAgent:
         if not _is_async(function):
             # A plain function would block the event loop, and its result could not be awaited.

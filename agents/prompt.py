@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from breadcrumbs.agents.models.base import ATTACHMENT, PromptMessage
+from breadcrumbs.agents.prompt_images import image_messages
 from breadcrumbs.runtime import schema_names
+from breadcrumbs.runtime.breadcrumb.images import ATTACHED_IMAGES
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 
 _LABELS = {
@@ -26,7 +28,10 @@ def build_prompt(
     messages = [PromptMessage("system", system_prompt)] if system_prompt else []
     for part in parts:
         if part["place"] == "conversation":
-            messages += [_conversation_message(item, agent_id) for item in part["items"]]
+            for item in part["items"]:
+                if ATTACHED_IMAGES in item["content"]:
+                    messages += image_messages(item)
+                messages.append(_conversation_message(item, agent_id))
         else:
             label = _LABELS[part["place"]].format(key=part["key"])
             entries = "\n".join(_reference_line(item) for item in part["items"])

@@ -34,8 +34,9 @@ class ReceiptWriter:
 
     async def of_model(self, request: AnswerRequest, shown: ShownParts, record: TurnRecord) -> dict[str, Any]:
         """Return the receipt of an answer of a model."""
-        dialect = record.dialect
-        setup = Setup(request.definition, "model", record.model, dialect, record.tools, _config_of(request))
+        first = record.first
+        dialect = first.sent.dialect
+        setup = Setup(request.definition, "model", first.model, dialect, record.tools, _config_of(request))
         receipt = await self._start(request.owner, setup, shown)
         made_with = _with_context(request, receipt)
         receipt["calls"] = [call.entry(dialect, made_with) for call in record.calls]
@@ -45,8 +46,9 @@ class ReceiptWriter:
         self, request: AnswerRequest, shown: ShownParts, record: TurnRecord
     ) -> dict[str, Any]:
         """Return the setup and the context of the model calls of a turn, for its steps."""
+        first = record.first
         setup = Setup(
-            request.definition, "model", record.model, record.dialect, record.tools, _config_of(request)
+            request.definition, "model", first.model, first.sent.dialect, record.tools, _config_of(request)
         )
         return _with_context(request, await self._start(request.owner, setup, shown))
 

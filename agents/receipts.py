@@ -8,19 +8,24 @@ keys and their values are short, because each answer has a receipt:
     calls            one object per model call:
         request      digest of the body of the request
         id, model    as the response reports them; `model` only if it differs from the request
+        by           [name, name in the request] of the model that answered, if it is not that of the setup
+        failed       models of a fallback list that did not answer before: [[name, class of the error], …]
         finish       the finish reason
         tokens       [input, output, cached, reasoning], null if not reported, without nulls at the end
         first, ms    milliseconds to the first piece of the reply, and to its end
         attempts     number of requests, if more than one
         dialect      [stream, …omitted fields], if it differs from the setup
+        hooks        hooks of the prompt: [name], or [name, digest of the request before it, after it] if it changed
+        repair       problems of the reply, if it did not match the output schema; `text` is then the reply
         tools        ids of the tool requests that the reply made. Older versions with `text`: [id, call id]
         step         id of the `agent.step.v1` with the text and the tool calls of the reply
         responses    ids of the responses that other processes wrote, by the ids of their requests
         replayed     true: an earlier attempt made the call, and this one used its stored step
         made_with    setup and context of a replayed call, if they differ from those of the answer
-        text         only in older versions: text before the tool calls, if an earlier attempt wrote the requests
+        text         in older versions also: text before the tool calls, if an earlier attempt wrote the requests
     ms               duration of the turn in milliseconds, for agents without model calls
     attempt          attempt of the turn, if it is not the first
+    answer_hooks     hooks of the answer: [name], or [name, digest of the text before it, after it] if it changed
     items            references of the items, for agents without a context config
     copy_of          id of the original answer. Only in forks, instead of everything else
 """
@@ -47,6 +52,7 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
 )
 from breadcrumbs.agents.models.chat_format import CACHE_KEY, request_json
+from breadcrumbs.agents.models.names import public_name
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.schema_names import RECEIPT
 
@@ -85,6 +91,10 @@ class TimedCall:
         if self._observer is not None:
             self._observer.retrying(reason, seconds)
 
+    def switched(self, model: str, *, failed: bool) -> None:
+        if self._observer is not None:
+            self._observer.switched(model, failed=failed)
+
     def log_fields(self) -> Mapping[str, str]:
         return {} if self._observer is None else self._observer.log_fields()
 
@@ -107,9 +117,11 @@ class RecordedCall:
     reply: ModelReply
     first_ms: int | None
     duration_ms: int
+    model: str
+    """Name of the model that answered."""
     reasoning: str = ""
     step_id: UUID | None = None
-    """The step that the reply was stored as. None: it called no tool."""
+    """The step that the reply was stored as. None: it was not, because it is the answer."""
     tool_requests: list[UUID] = field(default_factory=list)
     made_with: Mapping[str, Any] | None = None
     """Setup and context of the call. None: those of the answer."""
@@ -117,6 +129,10 @@ class RecordedCall:
     """Responses of other processes: their ids, by the id of the tool request."""
     is_replayed: bool = False
     """An earlier attempt made the call, and this one uses its stored step."""
+    hooks: list[list[str]] = field(default_factory=list)
+    """Hooks of the prompt, in the form of the receipt."""
+    repair: str = ""
+    """Problems of a reply that does not match the output schema. The next call asks for a corrected one."""
 
     @classmethod
     def of(cls, name: str, request: ModelRequest, reply: ModelReply, timed: TimedCall) -> RecordedCall:
@@ -125,8 +141,9 @@ class RecordedCall:
         A model that sends no requests gets the request that it would send, so that it can be verified too.
         """
         first, duration = timed.times()
+        name = reply.model or name
         sent = reply.sent or local_request(name, request)
-        return cls(sent, reply, first, duration, timed.reasoning if reply.tool_calls else "")
+        return cls(sent, reply, first, duration, name, timed.reasoning if reply.tool_calls else "")
 
     def entry(self, usual: Dialect | None, made_with: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the entry of the receipt. `usual` is the dialect of the setup, `made_with` that of the answer."""
@@ -149,20 +166,42 @@ class RecordedCall:
             entry["tokens"] = tokens
         if sent.attempts > 1:
             entry["attempts"] = sent.attempts
-        if usual is not None and sent.dialect != usual:
-            entry["dialect"] = [sent.dialect.stream, *sent.dialect.omit]
-        return entry | self._step_fields(made_with)
+        differs = self.made_with is not None and self.made_with != made_with
+        fields = self._check_fields() | self._fallback_fields() | self._step_fields()
+        if usual is not None:
+            fields |= self._dialect_fields(None if differs else usual)
+        return entry | fields | ({"made_with": self.made_with} if differs and usual is not None else {})
 
-    def _step_fields(self, made_with: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _check_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"hooks": self.hooks} if self.hooks else {}
+        if self.repair:
+            text = self.reply.text if len(self.reply.text) <= MAX_STORED_CHARACTERS else None
+            fields |= {"repair": self.repair, "text": text}
+        return fields
+
+    def _fallback_fields(self) -> dict[str, Any]:
+        failed = [[public_name(name), kind] for name, kind in self.reply.failed]
+        return {"failed": failed} if failed else {}
+
+    def _dialect_fields(self, usual: Dialect | None) -> dict[str, Any]:
+        """Return the differences from the dialect of the setup. None: the setup is another one, so return all."""
+        dialect, fields = self.sent.dialect, dict[str, Any]()
+        if usual is None or (dialect.stream, dialect.omit) != (usual.stream, usual.omit):
+            fields["dialect"] = [dialect.stream, *dialect.omit]
+        if usual is None or dialect.model != usual.model:
+            fields["by"] = [public_name(self.model), dialect.model]
+        return fields
+
+    def _step_fields(self) -> dict[str, Any]:
         if self.step_id is None:
             return {}
-        fields: dict[str, Any] = {"tools": [str(id) for id in self.tool_requests], "step": str(self.step_id)}
+        fields: dict[str, Any] = {"step": str(self.step_id)}
+        if self.tool_requests:
+            fields["tools"] = [str(id) for id in self.tool_requests]
         if self.responses:
             fields["responses"] = self.responses
         if self.is_replayed:
             fields["replayed"] = True
-        if self.made_with is not None and self.made_with != made_with:
-            fields["made_with"] = self.made_with
         return fields
 
 
@@ -182,10 +221,10 @@ class TurnRecord:
     calls: list[RecordedCall] = field(default_factory=list)
 
     @property
-    def dialect(self) -> Dialect:
-        """The dialect of the first call of this attempt. A replayed call can have another setup."""
+    def first(self) -> RecordedCall:
+        """The first call of this attempt. A replayed call can have another setup."""
         own = (call for call in self.calls if not call.is_replayed)
-        return next(own, self.calls[0]).sent.dialect
+        return next(own, self.calls[0])
 
 
 def has_receipt(context: Mapping[str, Any]) -> bool:

@@ -72,6 +72,8 @@ class Setup:
             document["parameters"] = parameters_of(definition)
             # As text: the archive sorts the keys of objects, and their order is part of the request.
             document["tools"] = orjson.dumps([tool_json(tool) for tool in self.tools]).decode()
+            if definition.output_schema is not None:
+                document["output_schema"] = orjson.dumps(definition.output_schema).decode()
         if definition.adk is not None:
             document["adk"] = definition.adk.model_dump(mode="json", exclude_none=True)
         return document
@@ -79,7 +81,11 @@ class Setup:
 
 def parameters_of(definition: AgentDefinition) -> dict[str, Any]:
     """Return the parameters of the model calls that a definition sets."""
-    given = {"temperature": definition.temperature, "max_tokens": definition.max_tokens}
+    given = {
+        "temperature": definition.temperature,
+        "max_tokens": definition.max_tokens,
+        "parallel_tool_calls": definition.parallel_tool_calls,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, PromptMessage, ToolCall
+from breadcrumbs.agents.models.fallback import current_model
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.receipts import TimedCall
@@ -64,7 +65,7 @@ async def agent_span(spans: Spans, store: Store, request: AnswerRequest) -> Asyn
     if definition.description:
         attributes["gen_ai.agent.description"] = definition.description
     is_remote = definition.kind == "adk"
-    model = request.agent.chosen_model or definition.model
+    model = request.agent.chosen_model or next(iter(definition.models), None)
     if model and not is_remote and request.agent.function is None:
         attributes["gen_ai.request.model"] = public_name(model)  # without the URL of its server
     wanted = TurnSpan(
@@ -89,6 +90,7 @@ async def traced_complete(
     spans: Spans, request: AnswerRequest, model: Model, prompt: ModelRequest, timed: TimedCall
 ) -> ModelReply:
     """Call a model in the span `chat`. The span covers the retries of the call."""
+    model, asked = current_model(model), model
     provider, name = _provider_and_model(model)
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -107,7 +109,7 @@ async def traced_complete(
     if spans.content:
         attributes |= _input_content(prompt)
     with spans.span(f"chat {name}", attributes, kind="client" if is_remote else "internal") as span:
-        reply = await model.complete(prompt, timed.write)
+        reply = await asked.complete(prompt, timed.write)
         _describe_reply(span, reply, timed.times()[0])
         if spans.content:
             span.set_attribute("gen_ai.output.messages", _json([_output_message(reply)]))

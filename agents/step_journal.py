@@ -1,5 +1,7 @@
 """The journal of a turn: each model reply that calls tools is stored as a step before its tools run.
 
+A reply that does not match the output schema is also stored, before the model is asked for a corrected one.
+
 A worker that takes over the turn replays the stored steps instead of calling the model again. The id of a step is
 derived from the turn and the number of the step. A requested retry and an edited message are other turns: they start
 with new steps.
@@ -13,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.agents.commit import NewBreadcrumb, commit_together
-from breadcrumbs.agents.models.base import Dialect, ModelReply, SentRequest, TokenUsage, ToolCall
+from breadcrumbs.agents.models.base import Dialect, FailedModel, ModelReply, SentRequest, TokenUsage, ToolCall
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.receipts import RecordedCall, TurnRecord, decode_digest
 from breadcrumbs.agents.request import AnswerRequest
@@ -58,7 +60,7 @@ class StepJournal:
     async def write(
         self, number: int, call: RecordedCall, record: TurnRecord, *along: NewBreadcrumb
     ) -> RecordedCall:
-        """Store a reply with tool calls as a step, together with other breadcrumbs. Return the stored call.
+        """Store a reply as a step, together with other breadcrumbs. Return the stored call.
 
         If an earlier attempt has stored this step, its reply is used instead.
         """
@@ -70,12 +72,12 @@ class StepJournal:
             ROOT: self._request.origin.root,
             "hops": self._request.origin.hops + 1,
             "step": number,
-            "model": public_name(record.model),
+            "model": public_name(call.model),
             **_reply_fields(call),
             RECEIPT: {"call": call.entry(None), "dialect": _dialect_list(call), "made_with": made_with},
         }
         tags = [INTERNAL, *inherited_tags(self._request.trigger.tags, self._inherited)]
-        names = ", ".join(printable_name(one.name) for one in call.reply.tool_calls)
+        names = ", ".join(printable_name(one.name) for one in call.reply.tool_calls) or "answer to correct"
         new = BreadcrumbCreate.parse(
             {
                 "schema_name": AGENT_STEP,
@@ -143,16 +145,20 @@ def read_step(step: Breadcrumb) -> RecordedCall:
         None if tokens is None else TokenUsage(*tokens),
         entry.get("finish"),
         sent,
+        failed=tuple(FailedModel(name, kind) for name, kind in entry.get("failed", ())),
     )
     return RecordedCall(
         sent,
         reply,
         entry.get("first"),
         entry["ms"],
+        context["model"],
         context.get(REASONING, ""),
         step.id,
         made_with=facts["made_with"],
         is_replayed=True,
+        hooks=entry.get("hooks", []),
+        repair=entry.get("repair", ""),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
+from breadcrumbs.agents.hooks import Hooks
 from breadcrumbs.agents.models.base import (
     CallObserver,
     Model,
@@ -29,6 +30,7 @@ from breadcrumbs.agents.receipts import RecordedCall, TimedCall, TurnRecord
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import traced_complete
 from breadcrumbs.agents.step_journal import MadeWith, StepJournal, storable_reply
+from breadcrumbs.agents.structured_output import OutputCheck
 from breadcrumbs.agents.tool_calls import ToolCalls
 from breadcrumbs.agents.tool_use import ToolUse, result_text, step_messages, tool_uses
 from breadcrumbs.agents.tools.base import Toolbox, ToolResult
@@ -90,8 +92,10 @@ class ToolSteps:
         model_of: Callable[[ActiveAgent], Model],
         toolbox: Toolbox,
         inherited: tuple[str, ...],
+        hooks: Hooks | None = None,
     ) -> None:
         self._store = store
+        self.hooks = hooks or Hooks()
         self._model_of = model_of
         self._toolbox = toolbox
         self._inherited = inherited
@@ -112,12 +116,18 @@ class ToolSteps:
         turn = _ModelTurn(request, model, toolbox, journal, record)
         messages, texts = given.messages, list[str]()
         max_steps = request.definition.max_steps
+        output = OutputCheck(request.definition.output_schema, max_calls=max_steps)
         for number in range(max_steps):
             on_delta = _after_paragraph(given.on_delta) if texts else given.on_delta
             call = await self._next_call(turn, messages, number, TimedCall(on_delta, given.observer))
             reply = call.reply
             if not reply.tool_calls:
-                return ModelAnswer([*texts, reply.text], record)
+                if (repair := output.repair(call, number)) is None:
+                    return ModelAnswer([*texts, reply.text], record)
+                if call.step_id is None:
+                    await self._store_step(turn, number, call)
+                messages = (*messages, *repair)
+                continue
             uses = tool_uses(request, reply, toolbox, number)
             results = await self._run_tools(uses, call, given.limit)
             if not any(use.returns_to_model for use in uses):
@@ -148,19 +158,26 @@ class ToolSteps:
             definition.max_tokens,
             timed,
             prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
+            definition.parallel_tool_calls,
+            definition.output_schema,
         )
-        reply = await _complete(request, model, prompt, timed)
-        call = RecordedCall.of(model.name, prompt, reply, timed)
+        hooked = await self.hooks.before_model(request, prompt)
+        reply = await _complete(request, model, hooked.prompt, timed)
+        call = RecordedCall.of(model.name, hooked.prompt, reply, timed)
+        call.hooks = hooked.entries(call.sent.dialect)
         turn.record.calls.append(call)
         return await self._store_step(turn, number, call) if reply.tool_calls else call
 
     async def _store_step(self, turn: _ModelTurn, number: int, call: RecordedCall) -> RecordedCall:
-        """Store a reply as a step, with its tool requests and the start of the first tool, in one commit."""
+        """Store a reply as a step, with its tool requests and the start of the first tool, in one commit.
+
+        A reply without tool calls is stored if the model has to correct it.
+        """
         call.reply = storable_reply(call.reply)
         uses = turn.uses(call, number)
         call.tool_requests = [use.request_id for use in uses]
         along = [self._calls.requested(use) for use in uses]
-        if _starts_with_step(uses[0], call):
+        if uses and _starts_with_step(uses[0], call):
             along.append(self._calls.started(uses[0]))
         stored = await turn.journal.write(number, call, turn.record, *along)
         if stored is not call:

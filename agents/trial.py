@@ -19,7 +19,8 @@ from breadcrumbs.agents.models.base import Model, ModelError, ModelRequest, Prom
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.prices import Price, price_of
 from breadcrumbs.agents.receipts import TimedCall
-from breadcrumbs.agents.tool_steps import PARAGRAPH, step_messages
+from breadcrumbs.agents.tool_steps import PARAGRAPH
+from breadcrumbs.agents.tool_use import step_messages
 from breadcrumbs.agents.tools import SHIPPED, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.workers.errors import TurnFailed

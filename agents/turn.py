@@ -17,14 +17,8 @@ from uuid import UUID
 import anyio
 import structlog
 
-from breadcrumbs.agents.answer import (
-    Answer,
-    answer_breadcrumb,
-    check_text,
-    function_answer,
-    parse_answer,
-    without_state_change,
-)
+from breadcrumbs.agents.answer import Answer, answer_breadcrumb, function_text, without_state_change
+from breadcrumbs.agents.answer_gate import AnswerGate, has_answer_hooks
 from breadcrumbs.agents.chain_limits import DEFAULT_LIMITS
 from breadcrumbs.agents.commit import commit
 from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswered_messages
@@ -33,10 +27,12 @@ from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
 from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipt_writer import FUNCTION, ReceiptWriter, ShownParts
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import agent_span
-from breadcrumbs.agents.tool_steps import PARAGRAPH, ModelInput, ToolSteps
+from breadcrumbs.agents.structured_output import with_instruction
+from breadcrumbs.agents.tool_steps import ModelInput, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
@@ -273,46 +269,43 @@ class AgentTurns:
         if parts is None:
             parts, references = await self._gather(definition, request.trigger)
         messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        messages = with_instruction(messages, definition.output_schema)
+        messages = await load_images(self._store, request.owner, messages)
         request.facts.hidden = [message.content for message in messages if message.role != "system"]
         shown = ShownParts(parts, references)
         async with writer as deltas:
+            gate = AnswerGate(self._steps.hooks, request, deltas.write)
             if (function := request.agent.function) is not None:
-                call = _function_call(request, messages, deltas.write)
-                return await self._run_function(request, shown, function, call)
+                call = _function_call(request, messages, gate.on_delta)
+                return await self._run_function(request, shown, call, gate, function)
             if definition.kind == "adk":
-                return await self._run_remote(request, shown, deltas.write)
+                return await self._run_remote(request, shown, gate)
             made_with = partial(self._receipts.made_with, request, shown)
-            given = ModelInput(messages, made_with, deltas.write, observer, limit)
+            given = ModelInput(messages, made_with, gate.on_delta, observer, limit)
             result = await self._steps.run(request, given)
-        *before, last = result.texts
-        answer = parse_answer(check_text(last))
-        creator = {**_creator(definition), "model": public_name(result.record.model)}
+            answer = await gate.answer(result.texts)
+        creator = {**_creator(definition), "model": public_name(result.record.calls[-1].model)}
         receipt = await self._receipts.of_model(request, shown, result.record)
-        # Store exactly the text that was streamed.
-        return replace(
-            answer,
-            text=check_text(PARAGRAPH.join([*before, answer.text])),
-            runtime_fields={**answer.runtime_fields, "creator": creator, RECEIPT: receipt},
-        )
+        return _with_fields(answer, creator=creator, **{RECEIPT: receipt | gate.receipt})
 
     async def _run_function(
-        self, request: AnswerRequest, shown: ShownParts, function: AgentFunction, call: Call
+        self, request: AnswerRequest, shown: ShownParts, call: Call, gate: AnswerGate, function: AgentFunction
     ) -> Answer:
         agent_id, began = request.definition.agent_id, time.perf_counter()
-        answer = function_answer(agent_id, await _call_function(agent_id, function, call))
+        text, parse = function_text(agent_id, await _call_function(agent_id, function, call))
+        answer = await gate.answer([text], parse)
         receipt = await self._receipts.of_function(request, shown, call.messages, began)
-        return replace(answer, runtime_fields={**answer.runtime_fields, RECEIPT: receipt})
+        return _with_fields(answer, **{RECEIPT: receipt | gate.receipt})
 
-    async def _run_remote(self, request: AnswerRequest, shown: ShownParts, on_delta: OnDelta) -> Answer:
+    async def _run_remote(self, request: AnswerRequest, shown: ShownParts, gate: AnswerGate) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
             raise TurnFailed(f"{agent_id} runs on an ADK server, which is not available in this process")
         began = time.perf_counter()
-        remote = await self._remote(request, shown.parts, on_delta)
+        remote = await self._remote(request, shown.parts, gate.on_delta)
+        answer = await gate.answer([remote.text])
         receipt = await self._receipts.of_remote(request, shown, began)
-        return replace(
-            parse_answer(check_text(remote.text)), runtime_fields={**remote.runtime_fields, RECEIPT: receipt}
-        )
+        return _with_fields(answer, **remote.runtime_fields, **{RECEIPT: receipt | gate.receipt})
 
 
 class _Observer:
@@ -324,13 +317,19 @@ class _Observer:
         self._request = request
         self._writer = writer
         self._notice = notice
+        self._shows_reasoning = not has_answer_hooks(request.definition)
 
     async def reason(self, text: str) -> None:
-        await self._writer.reason(text)
+        if self._shows_reasoning:
+            await self._writer.reason(text)
 
     def retrying(self, reason: str, seconds: float) -> None:
         """Tell the clients that the model is called again."""
         self._writer.notify(self._notice(reason, seconds))
+
+    def switched(self, model: str, *, failed: bool) -> None:
+        """Count the call for the model that is called now."""
+        self._request.facts.call_moved(public_name(model), failed=failed)
 
     def log_fields(self) -> dict[str, str]:
         request = self._request
@@ -359,6 +358,11 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     if merged is not None:
         fields["answers"] = merged
     return fields
+
+
+def _with_fields(answer: Answer, **fields: Any) -> Answer:
+    """Return an answer with more fields of the runtime."""
+    return replace(answer, runtime_fields={**answer.runtime_fields, **fields})
 
 
 def _creator(definition: AgentDefinition) -> dict[str, str]:

@@ -15,6 +15,8 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from breadcrumbs.agents.definition import AgentDefinition
     from breadcrumbs.agents.functions import Call, agent
+    from breadcrumbs.agents.hooks import HookCall, Refuse, hook
+    from breadcrumbs.agents.models.base import PromptMessage
     from breadcrumbs.agents.tools import ToolContext, ToolDefinition, tool
     from breadcrumbs.client.aio import AsyncClient, AsyncSession
     from breadcrumbs.client.errors import (
@@ -89,8 +91,12 @@ __all__ = [  # noqa: RUF022 - by topic
     # Agents and tools
     "agent",
     "tool",
+    "hook",
     "Call",
     "AgentDefinition",
+    "HookCall",
+    "PromptMessage",
+    "Refuse",
     "ToolContext",
     "ToolDefinition",
     "run_agents",
@@ -134,6 +140,8 @@ _MODULE_NAMES = {
     ),
     "breadcrumbs.agents.functions": ("Call", "agent"),
     "breadcrumbs.agents.definition": ("AgentDefinition",),
+    "breadcrumbs.agents.hooks": ("HookCall", "Refuse", "hook"),
+    "breadcrumbs.agents.models.base": ("PromptMessage",),
     "breadcrumbs.agents.tools": ("ToolContext", "ToolDefinition", "tool"),
     "breadcrumbs.hosting": ("run_agents", "running_agents"),
     "breadcrumbs.runtime.errors": ("BreadcrumbsError", "StartupError"),

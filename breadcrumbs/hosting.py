@@ -9,13 +9,16 @@ from typing import Any
 import structlog
 from anyio.from_thread import start_blocking_portal
 
+from breadcrumbs.agents.hooks import Hook
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.composition.own_agents import OwnAgent, collect_agents
 from breadcrumbs.composition.processes import hosted_agents, run_own_agents
 from breadcrumbs.runtime.settings.settings import load_settings
 
 
-def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any) -> None:
+def run_agents(
+    agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), hooks: Iterable[Hook] = (), **settings: Any
+) -> None:
     """Run agents until Ctrl-C or SIGTERM. Running turns are finished first.
 
     The agents answer in addition to agents that are already running. Several processes that run the same agents share
@@ -24,19 +27,19 @@ def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **sett
     An agent that runs for the first time answers only new messages. After that, it also answers messages that arrived
     while it was stopped.
     """
-    run_own_agents(load_settings(**settings), collect_agents(agents, tools))
+    run_own_agents(load_settings(**settings), collect_agents(agents, tools, hooks))
 
 
 @contextmanager
 def running_agents(
-    agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any
+    agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), hooks: Iterable[Hook] = (), **settings: Any
 ) -> Iterator[None]:
     """Run agents in a thread while the block runs.
 
     For scripts, notebooks and tests. The arguments are those of `run_agents`. Running turns are finished at the end of
     the block.
     """
-    chosen, own = load_settings(**settings), collect_agents(agents, tools)
+    chosen, own = load_settings(**settings), collect_agents(agents, tools, hooks)
     if not structlog.is_configured():
         _log_through_logging()
     with (

@@ -77,12 +77,16 @@ ADDRESSEE: Final = "addressed_to"
 ROOT: Final = "root_id"
 """Context key with the id of the message that a breadcrumb follows from (see `breadcrumb/roots.py`)."""
 
+STRUCTURED_OUTPUT: Final = "structured_output"
+"""Context key of an answer with its parsed value, if the definition of its agent has an `output_schema`."""
+
 RUNTIME_KEYS: Final = frozenset(
     (
         REASONING,
         RECEIPT,
         ADDRESSEE,
         ROOT,
+        STRUCTURED_OUTPUT,
         "session_id",
         "trigger_id",
         "creator",

@@ -318,7 +318,7 @@ class DefinitionRoutes:
         if definition.kind == "adk":
             raise InvalidInput("an agent on an ADK server cannot be tried here", where="kind")
         try:
-            model = models.resolve(definition.model)
+            model = models.resolve(next(iter(definition.models), None))  # the first of a fallback list
         except StartupError as error:
             raise InvalidInput(str(error), where="model") from None
         return TrialInputs(

@@ -10,6 +10,15 @@ from breadcrumbs.runtime.errors import BreadcrumbsError
 
 PromptRole = Literal["system", "user", "assistant", "tool"]
 
+ErrorKind = Literal[
+    "connection", "timeout", "server", "rate limit", "credit", "key", "model", "context length", "other"
+]
+"""Class of a model error. It decides whether the next model of a fallback list is called (`fallback.py`).
+
+`model`: the server does not know the model. `other`: the request or the answer itself is at fault, so another model
+must not be called with it: an invalid request, a content filter, an answer that is too long.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -24,6 +33,20 @@ ATTACHMENT: Final = "attachment"
 """Name of a message with a page that the user attached."""
 
 
+class PromptImage(NamedTuple):
+    """An image of a prompt."""
+
+    source: str
+    """Id of the message that it is attached to."""
+    digest: str
+    """SHA-256 of the image."""
+    media_type: str
+    size: int
+    """Size in bytes."""
+    data: str = ""
+    """The image as base64. Empty: it is not loaded."""
+
+
 class PromptMessage(NamedTuple):
     """One message of a prompt. A `tool` message is the result of the call `tool_call_id`.
 
@@ -35,6 +58,7 @@ class PromptMessage(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +81,10 @@ class CallObserver(Protocol):
         """Note that a call failed and is repeated after some seconds. `reason` contains no secrets."""
         ...
 
+    def switched(self, model: str, *, failed: bool) -> None:
+        """Note that the call goes on with another model. `failed`: the model before it was called and failed."""
+        ...
+
     def log_fields(self) -> Mapping[str, str]:
         """Return the fields that name the turn in a log line about the call."""
         ...
@@ -73,6 +101,10 @@ class ModelRequest:
     observer: CallObserver | None = field(default=None, repr=False, compare=False)
     cache_key: str = ""
     """Equal for prompts with the same beginning. Only some providers accept it. Empty: none."""
+    parallel_tool_calls: bool | None = None
+    """Whether one reply may call several tools."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema that the text of the reply has to match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +144,14 @@ class SentRequest:
     """Name of the model in the response."""
 
 
+class FailedModel(NamedTuple):
+    """A model of a fallback list that did not answer a call."""
+
+    name: str
+    kind: ErrorKind | Literal["circuit open"]
+    """Class of its error. `circuit open`: it was not called, because its last calls had failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelReply:
     """A complete reply. `finish_reason` is the provider's value (`stop`, `length`, `content_filter`, …)."""
@@ -122,6 +162,10 @@ class ModelReply:
     finish_reason: str | None = None
     sent: SentRequest | None = field(default=None, repr=False, compare=False)
     """None if the model sends no requests."""
+    model: str | None = None
+    """Name of the model that answered. None: the model that was called."""
+    failed: tuple[FailedModel, ...] = ()
+    """Models of a fallback list that did not answer before this one, in order."""
 
 
 OnDelta = Callable[[str], Awaitable[None]]
@@ -134,7 +178,8 @@ class Model(Protocol):
     Models are safe to share: any number of `complete` calls can run at once. `close` can be called twice.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         """Return the reply to a prompt, and stream its text to `on_delta`. Raises `ModelError`."""
@@ -148,20 +193,25 @@ class ModelError(BreadcrumbsError):
 
     `reason` can be shown to a user, because it never contains a key. `retry` is whether the same request can succeed
     later. `retry_after` is the pause in seconds that the model server requested. `status` is the HTTP status of its
-    reply, or None if there was no reply with an error status.
+    reply, or None if there was no reply with an error status. `kind` is the class of the error.
     """
 
     status: int | None = None
 
-    def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str, *, retry: bool, retry_after: float | None = None, kind: ErrorKind | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
         self.retry_after = retry_after
+        self.kind: ErrorKind = kind or ("server" if retry else "other")
 
 
 class TransientModelError(ModelError):
     """An error after which the same request can succeed."""
 
-    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
-        super().__init__(reason, retry=True, retry_after=retry_after)
+    def __init__(
+        self, reason: str, *, retry_after: float | None = None, kind: ErrorKind | None = None
+    ) -> None:
+        super().__init__(reason, retry=True, retry_after=retry_after, kind=kind)

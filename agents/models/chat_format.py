@@ -16,6 +16,7 @@ import orjson
 
 from breadcrumbs.agents.models.base import (
     Dialect,
+    ErrorKind,
     ModelError,
     ModelReply,
     ModelRequest,
@@ -25,12 +26,22 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
     TransientModelError,
 )
+from breadcrumbs.agents.models.output_schema import is_strict
 from breadcrumbs.agents.models.reasoning import ThinkSplitter, reasoning_in
 from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
 CACHE_KEY = "prompt_cache_key"
 """Optional field of a request. It helps OpenAI to route requests to a server that has cached their beginning."""
+
+PARALLEL = "parallel_tool_calls"
+"""Optional field of a request with tools."""
+RESPONSE_FORMAT = "response_format"
+"""Optional field of a request with an output schema. The system message contains the schema in any case."""
+
+IMAGES = "images"
+"""Entry of `Dialect.omit` for a model that accepts no images. It is no field of a request."""
+_NO_IMAGES = "You cannot see it, because you accept no images: tell the user if it matters."
 
 _MAX_REASONING_CHARACTERS = 1 << 16
 _MAX_NAME_CHARACTERS = 200
@@ -41,6 +52,21 @@ _TEMPORARY_STATUS = frozenset((408, 409, 425, 429))
 _TEMPORARY_KIND = re.compile(
     r"rate.?limit|overload|server.?error|unavailable|timeout|timed.?out|capacity", re.I
 )
+_NO_CREDIT = re.compile(r"insufficient.?(?:quota|credit)|billing", re.I)
+_RATE_LIMIT = re.compile(r"rate.?limit", re.I)
+_TOO_LONG = re.compile(
+    r"context.?(?:length|window)|maximum context|too many tokens|prompt is too long"
+    r"|exceeds? the (?:model|context|maximum)",
+    re.I,
+)
+_KIND_OF_STATUS: dict[int, ErrorKind] = {
+    401: "key",
+    402: "credit",
+    403: "key",
+    404: "model",
+    408: "timeout",
+    429: "rate limit",
+}
 _PERMANENT_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
 
 
@@ -64,24 +90,40 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
     body: dict[str, Any] = {"model": dialect.model}
     if request.tools:
         body["tools"] = [tool_json(tool) for tool in request.tools]
+    if request.parallel_tool_calls is not None or request.output_schema is not None:
+        body |= _reply_options(request, omit)
     if request.temperature is not None:
         body["temperature"] = request.temperature
-    if request.max_tokens is not None:
-        for field in ("max_tokens", "max_completion_tokens"):
-            if field not in omit:
-                body[field] = request.max_tokens
-                break
+    if request.max_tokens is not None and (name := _limit_name(omit)):
+        body[name] = request.max_tokens
     if stream and "stream" not in omit:
         body["stream"] = True
         if "stream_options" not in omit:
             body["stream_options"] = {"include_usage": True}
     if request.cache_key and CACHE_KEY not in omit:
         body[CACHE_KEY] = request.cache_key
-    body["messages"] = [_message_json(message) for message in request.messages]
+    shows_images = IMAGES not in omit
+    body["messages"] = [_message_json(message, shows_images) for message in request.messages]
     try:
         return orjson.dumps(body)
     except TypeError as error:
         raise ModelError(f"the prompt cannot be encoded as JSON: {error}", retry=False) from None
+
+
+def _limit_name(omit: tuple[str, ...]) -> str | None:
+    names = ("max_tokens", "max_completion_tokens")
+    return next((name for name in names if name not in omit), None)
+
+
+def _reply_options(request: ModelRequest, omit: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options that few requests have: parallel tool calls and the schema of the reply."""
+    options: dict[str, Any] = {}
+    if request.tools and request.parallel_tool_calls is not None and PARALLEL not in omit:
+        options[PARALLEL] = request.parallel_tool_calls
+    if (schema := request.output_schema) is not None and RESPONSE_FORMAT not in omit:
+        described = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+        options[RESPONSE_FORMAT] = {"type": "json_schema", "json_schema": described}
+    return options
 
 
 def tool_json(tool: ToolSpec) -> dict[str, Any]:
@@ -92,8 +134,10 @@ def tool_json(tool: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _message_json(message: PromptMessage) -> dict[str, Any]:
+def _message_json(message: PromptMessage, shows_images: bool = True) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.images:
+        wire["content"] = _with_images(message) if shows_images else f"{message.content} {_NO_IMAGES}"
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id or ""
     elif message.name and message.role != "system" and _PORTABLE_NAME.match(message.name):
@@ -109,6 +153,15 @@ def _message_json(message: PromptMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     return wire
+
+
+def _with_images(message: PromptMessage) -> list[dict[str, Any]]:
+    """Return the content of a message in parts: its text and its images."""
+    images = (f"data:{image.media_type};base64,{image.data}" for image in message.images if image.data)
+    return [
+        {"type": "text", "text": message.content},
+        *({"type": "image_url", "image_url": {"url": url}} for url in images),
+    ]
 
 
 def _valid_arguments(arguments: str) -> str:
@@ -345,9 +398,21 @@ def provider_error(error: Any, *, status: int | None = None, retry_after: float 
     temporary = (
         bool(_TEMPORARY_KIND.search(kinds)) if code is None else code in _TEMPORARY_STATUS or code >= 500
     )
+    kind = _error_kind(code, kinds, message)
     if temporary and not _PERMANENT_KIND.search(kinds):
-        return TransientModelError(text, retry_after=retry_after)
-    return ModelError(text, retry=False)
+        return TransientModelError(text, retry_after=retry_after, kind=kind)
+    return ModelError(text, retry=False, retry_after=retry_after, kind=kind)
+
+
+def _error_kind(code: int | None, kinds: str, message: str) -> ErrorKind | None:
+    """Return the class of a provider's error. None: it follows from whether the error is temporary."""
+    if _NO_CREDIT.search(kinds):
+        return "credit"
+    if code == 413 or (code in (None, 400, 422) and _TOO_LONG.search(f"{kinds} {message}")):
+        return "context length"
+    if code is None:
+        return "rate limit" if _RATE_LIMIT.search(kinds) else None
+    return _KIND_OF_STATUS.get(code) or ("server" if code >= 500 else None)
 
 
 def explain_status(status: int) -> str:

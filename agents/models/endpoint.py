@@ -170,11 +170,11 @@ class Endpoint:
                     )
                 yield piece
         except httpx.TimeoutException:
-            raise TransientModelError(f"the answer stopped: no data for {self.limits.read:g} s") from None
+            reason = f"the answer stopped: no data for {self.limits.read:g} s"
+            raise TransientModelError(reason, kind="timeout") from None
         except httpx.HTTPError as error:
-            raise TransientModelError(
-                f"the connection was lost during the answer: {describe_error(error)}"
-            ) from None
+            reason = f"the connection was lost during the answer: {describe_error(error)}"
+            raise TransientModelError(reason, kind="connection") from None
 
     async def read_body(self, response: httpx.Response, limit: int) -> bytes:
         """Return the whole body. Raises `ModelError` above `limit` bytes."""

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.names import public_name
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.store.offered_models import ModelOffer, OfferedModel
 
+__all__ = ["ModelChoices", "public_name"]
+
 _MAX_PROBLEM: Final = 300
-
-
-def public_name(name: str) -> str:
-    """Return the name of a model without the URL of its server, which only the operator should see."""
-    return name.partition("#")[2] or name if "://" in name else name
 
 
 class ModelChoices:

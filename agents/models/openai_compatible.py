@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from secrets import SystemRandom
 
@@ -28,6 +28,7 @@ from breadcrumbs.agents.models.base import (
     TransientModelError,
 )
 from breadcrumbs.agents.models.chat_format import (
+    IMAGES,
     ReplyBuilder,
     parse_json_or_none,
     provider_error,
@@ -48,6 +49,7 @@ from breadcrumbs.runtime.telemetry.redaction import hide_messages, shortened
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
 
+_ENDED = "the connection ended during the answer"
 _GRACE_SECONDS = 2.0  # time to wait for the usage and [DONE] after the finish reason
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_ERROR_BYTES = 64 << 10
@@ -59,10 +61,21 @@ _OPTIONAL_FIELDS = {
     "stream_options": re.compile(r"\bstream_options\b"),
     "max_tokens": re.compile(r"\bmax_tokens\b"),
     "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
+    "parallel_tool_calls": re.compile(r"\bparallel_tool_calls\b"),
+    "response_format": re.compile(r"\bresponse_format\b|\bjson_schema\b"),
     "prompt_cache_key": re.compile(r"\bprompt_cache_key\b"),
     "stream": re.compile(r"(?i)\bstream(?:ing)?\b"),
 }
 _ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class CallTraits:
+    """Facts about one model that its endpoint does not know."""
+
+    max_retries: int = 1_000
+    """Upper bound of the retries of a call. The limits of the endpoint also apply."""
+    accepts_images: bool = False
 
 
 class OpenAICompatibleModel:
@@ -72,11 +85,18 @@ class OpenAICompatibleModel:
     """
 
     def __init__(
-        self, model: str, endpoint: Endpoint, *, name: str | None = None, shares_endpoint: bool = False
+        self,
+        model: str,
+        endpoint: Endpoint,
+        *,
+        name: str | None = None,
+        shares_endpoint: bool = False,
+        traits: CallTraits | None = None,
     ) -> None:
         self.name = name or f"{endpoint.url}#{model}"
         self.model = model
         self.endpoint = endpoint
+        self.traits = traits or CallTraits()
         self._shares_endpoint = shares_endpoint
 
     def __repr__(self) -> str:
@@ -90,7 +110,7 @@ class OpenAICompatibleModel:
                 return await call.run()
         except ModelError as error:
             reason = f"{self.name}: {self.endpoint.safe_reason(error.reason)}"
-            raised = ModelError(reason, retry=error.retry, retry_after=error.retry_after)
+            raised = ModelError(reason, retry=error.retry, retry_after=error.retry_after, kind=error.kind)
             raised.status = error.status
             raise raised from None
         if call.answering:
@@ -98,7 +118,7 @@ class OpenAICompatibleModel:
                 f"{self.name}: cut off after {limits.total:g} s, the answer was not complete",
                 retry=False,
             )
-        raise ModelError(f"{self.name}: no answer within {limits.total:g} s", retry=True)
+        raise ModelError(f"{self.name}: no answer within {limits.total:g} s", retry=True, kind="timeout")
 
     async def close(self) -> None:
         if not self._shares_endpoint:
@@ -122,6 +142,7 @@ class _ModelCall:
         self._on_delta = on_delta
         self._has_sent_delta = False
         self._attempts = 0
+        self._max_retries = min(self._limits.retries, model.traits.max_retries)
 
     async def run(self) -> ModelReply:
         """Return the reply. Retries temporary errors until a part of the answer was streamed."""
@@ -134,7 +155,7 @@ class _ModelCall:
             except TransientModelError as error:
                 retries += 1
                 wait = self._retry_pause(retries, error.retry_after)
-                if self._has_sent_delta or retries > self._limits.retries or wait is None:
+                if self._has_sent_delta or retries > self._max_retries or wait is None:
                     raise
                 reason = self._endpoint.safe_reason(error.reason)
                 observer = self._request.observer
@@ -171,7 +192,10 @@ class _ModelCall:
         self.answering = False
         endpoint, limits = self._endpoint, self._limits
         streaming = endpoint.streaming and "stream" not in endpoint.omit
-        dialect = Dialect(self._model.model, streaming, tuple(sorted(endpoint.omit)))
+        omit = endpoint.omit
+        if not self._model.traits.accepts_images and any(one.images for one in self._request.messages):
+            omit = {*omit, IMAGES}
+        dialect = Dialect(self._model.model, streaming, tuple(sorted(omit)))
         body = request_json(dialect, self._request)
         self._attempts += 1
         client = endpoint.client
@@ -210,17 +234,17 @@ class _ModelCall:
             return await client.send(request, stream=True)
         except httpx.ConnectTimeout:
             raise TransientModelError(
-                f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s"
+                f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s", kind="connection"
             ) from None
         except httpx.ConnectError as error:
             hint = "; is it running?" if is_loopback_url(self._endpoint.url) else ""
-            raise TransientModelError(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
+            reason = f"cannot connect to {self._endpoint.url}: {error}{hint}"
+            raise TransientModelError(reason, kind="connection") from None
         except httpx.TimeoutException:
-            raise TransientModelError(f"no data within {self._limits.read:g} s") from None
+            raise TransientModelError(f"no data within {self._limits.read:g} s", kind="timeout") from None
         except httpx.HTTPError as error:
-            raise TransientModelError(
-                f"the connection was lost before the answer: {describe_error(error)}"
-            ) from None
+            reason = f"the connection was lost before the answer: {describe_error(error)}"
+            raise TransientModelError(reason, kind="connection") from None
 
     async def _read_events(self, response: httpx.Response, builder: ReplyBuilder) -> None:
         """Read an event stream up to its last event."""
@@ -239,7 +263,7 @@ class _ModelCall:
         rest = last_event(parser)
         if rest is not None and not builder.finished:
             if parse_json_or_none(rest) is None and rest.strip() != b"[DONE]":
-                raise TransientModelError("the connection ended during the answer")
+                raise TransientModelError(_ENDED, kind="connection")
             if await self._add_event(rest, builder):
                 return
         if not builder.finished:
@@ -247,7 +271,7 @@ class _ModelCall:
                 # Not an event stream, but a complete JSON body or an error page.
                 await self._add_body(bytes(parser.stray), builder)
                 return
-            raise TransientModelError("the connection ended during the answer")
+            raise TransientModelError(_ENDED, kind="connection")
         await self._send_delta(builder.end())
 
     async def _read_whole(self, response: httpx.Response, builder: ReplyBuilder) -> None:
@@ -273,7 +297,7 @@ class _ModelCall:
             if event is not None and await self._add_event(event, builder):
                 return
         if not builder.finished:
-            raise TransientModelError("the connection ended during the answer")
+            raise TransientModelError(_ENDED, kind="connection")
         await self._send_delta(builder.end())
 
     async def _add_event(self, event: bytes, builder: ReplyBuilder) -> bool:

@@ -1,10 +1,12 @@
-"""Prices of models, from the setting `models.prices`."""
+"""Prices of models, from the setting `models.prices` and the table of models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from breadcrumbs.agents.models.table import LiveValues, table_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,23 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
     return prices.get(model) or prices.get(model.partition(":")[2])
 
 
-def prices_in(models: Mapping[str, Any]) -> dict[str, Price]:
-    """Return the prices of the setting `models`. The agent runner checks them, so invalid ones are ignored here."""
-    given = models.get("prices")
-    if not isinstance(given, dict):
-        return {}
-    return {str(name): Price(*pair) for name, pair in given.items() if _is_pair(pair)}
+def prices_in(models: Mapping[str, Any]) -> Mapping[str, Price]:
+    """Return the prices of the setting `models`. They change with the table.
+
+    The agent runner checks the settings, so invalid ones are ignored here.
+    """
+    prices, table = models.get("prices"), table_in(models)
+    given = prices if isinstance(prices, dict) else {}
+    valid = {str(name): Price(*pair) for name, pair in given.items() if _is_pair(pair)}
+
+    def find(model: str) -> Price | None:
+        price = table.price(model)
+        return None if price is None else Price(*price)
+
+    def names() -> list[str]:
+        return [name for name, facts in table.own_entries.items() if facts.price is not None]
+
+    return LiveValues(valid, find, names)
 
 
 def _is_pair(value: Any) -> bool:

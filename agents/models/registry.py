@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.circuits import CircuitLimits, Circuits
 from breadcrumbs.agents.models.endpoint import MODEL_SERVER, OMITTED, Endpoint, EndpointLimits
 from breadcrumbs.agents.models.endpoint_registry import (
     EndpointName,
@@ -29,14 +31,15 @@ from breadcrumbs.agents.models.endpoint_registry import (
     shorten,
     validate_settings,
 )
+from breadcrumbs.agents.models.fallback import FallbackModel
 from breadcrumbs.agents.models.offline import OfflineModel
-from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
+from breadcrumbs.agents.models.openai_compatible import CallTraits, OpenAICompatibleModel
 from breadcrumbs.agents.models.providers import OFFLINE, PRESETS, URL_FORM, Preset
+from breadcrumbs.agents.models.table import PricePerMillion, WindowSize, table_in
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.store.offered_models import MAX_MODEL_NAME
 
 ModelName = Annotated[str, Field(min_length=1, max_length=MAX_MODEL_NAME)]
-PricePerMillion = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 _RCRT_NAMES = {"ollama_local": "ollama"}
 
@@ -64,7 +67,12 @@ class ModelSettings(BaseModel):
     offered: Annotated[tuple[ModelName, ...], Field(max_length=100)] = Field(
         (), description="Models that a curator can choose for a session, besides the default and the aliases"
     )
-    windows: Annotated[dict[str, Annotated[int, Field(ge=1, le=1 << 31)]], Field(max_length=1_000)] = Field(
+    table: Path | None = Field(
+        None,
+        description="File with windows, prices and abilities of models, which is read again when it changes. "
+        "config/models.toml in the package shows its form",
+    )
+    windows: Annotated[dict[str, WindowSize], Field(max_length=1_000)] = Field(
         default_factory=dict,
         description="Context windows of models in tokens, to show how full a prompt is. Well-known models need none",
     )
@@ -78,6 +86,14 @@ class ModelSettings(BaseModel):
     retries: Annotated[int, Field(ge=0, le=10)] = EndpointLimits().retries
     max_retry_wait: Annotated[float, Field(ge=0, le=3600)] = EndpointLimits().max_wait
     max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = EndpointLimits().max_text
+    circuit_failures: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        CircuitLimits().failures,
+        description="Failures in a row after which fallback lists skip a model for some time",
+    )
+    circuit_seconds: Seconds = Field(
+        CircuitLimits().seconds,
+        description="Seconds for which it is skipped. They double with each failed probe, up to 300",
+    )
     offline_delay: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Pause before each word, in seconds"
     )
@@ -108,6 +124,11 @@ class ModelPool:
     ) -> None:
         self._settings = validate_settings(ModelSettings, settings, label="model settings")
         self._environment = os.environ if environment is None else environment
+        self._table = table_in({"table": self._settings.table})
+        self.circuits = Circuits(
+            CircuitLimits(self._settings.circuit_failures, self._settings.circuit_seconds)
+        )
+        """Circuits of the models in fallback lists."""
         self._offline = OfflineModel(delay=self._settings.offline_delay)
         for name, endpoint in self._settings.endpoints.items():
             if name == OFFLINE:
@@ -167,6 +188,21 @@ class ModelPool:
             return settings.key_env or ""
         return PRESETS[provider].key_env
 
+    def resolve_list(self, specs: Sequence[str], *, trusted: bool = False) -> Model:
+        """Return the models of a definition as one model for one turn. Without names, return the default model.
+
+        Raises like `resolve`, also if only one of several models cannot be used. All models but the last are retried
+        at most once: the next model answers sooner.
+        """
+        if len(specs) < 2:
+            return self.resolve(specs[0] if specs else None, trusted=trusted)
+        last = len(specs) - 1
+        models = [
+            self._resolve(spec.strip(), trusted=trusted, max_retries=None if number == last else 1)
+            for number, spec in enumerate(specs)
+        ]
+        return FallbackModel(models, self.circuits)
+
     def resolve(self, spec: str | None, *, trusted: bool = False) -> Model:
         """Return the model with this name. Without a name, return the default model.
 
@@ -186,7 +222,9 @@ class ModelPool:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _resolve(self, spec: str, *, trusted: bool, check_only: bool = False) -> Model:
+    def _resolve(
+        self, spec: str, *, trusted: bool, check_only: bool = False, max_retries: int | None = None
+    ) -> Model:
         followed: list[str] = []
         while spec in self._settings.aliases:
             if spec in followed:
@@ -198,11 +236,11 @@ class ModelPool:
         if spec == OFFLINE:
             return self._offline
         if "://" in spec:
-            return self._by_url(spec, trusted=trusted)
+            return self._by_url(spec, trusted=trusted, max_retries=max_retries)
         provider, model = self._split_spec(spec)
         if check_only:  # the key of an unused alias may be missing
             return self._offline
-        return self._open_model(provider, model)
+        return self._open_model(provider, model, max_retries)
 
     def _split_spec(self, spec: str) -> tuple[str, str]:
         ends = [position for position in (spec.find(":"), spec.find("/")) if position > 0]
@@ -229,19 +267,31 @@ class ModelPool:
             return f"OpenRouter's models are written openrouter/{shorten(spec)}. {usage}"
         return usage
 
-    def _by_url(self, spec: str, *, trusted: bool) -> Model:
+    def _by_url(self, spec: str, *, trusted: bool, max_retries: int | None) -> Model:
         address, _, model = spec.partition("#")
         if not model:
             raise InvalidInput(f"the URL has no model: write {URL_FORM}", where="model")
         provider, endpoint = self._endpoints.find(address, trusted=trusted)
         if provider is not None:
-            return self._open_model(provider, model)
-        return OpenAICompatibleModel(model, endpoint, shares_endpoint=True)
-
-    def _open_model(self, provider: str, model: str) -> Model:
+            return self._open_model(provider, model, max_retries)
+        name = f"{endpoint.url}#{model}"
         return OpenAICompatibleModel(
-            model, self._endpoints.get(provider), name=f"{provider}:{model}", shares_endpoint=True
+            model, endpoint, shares_endpoint=True, traits=self._traits(name, max_retries)
         )
+
+    def _open_model(self, provider: str, model: str, max_retries: int | None) -> Model:
+        name = f"{provider}:{model}"
+        return OpenAICompatibleModel(
+            model,
+            self._endpoints.get(provider),
+            name=name,
+            shares_endpoint=True,
+            traits=self._traits(name, max_retries),
+        )
+
+    def _traits(self, name: str, max_retries: int | None) -> CallTraits:
+        retries = self._settings.retries if max_retries is None else max_retries
+        return CallTraits(retries, self._table.accepts_images(name))
 
     def _url_of(self, provider: str) -> str:
         settings = self._settings.endpoints.get(provider)

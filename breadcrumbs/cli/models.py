@@ -1,4 +1,4 @@
-"""The commands `crumb model check` and `crumb model list`."""
+"""The commands `crumb model check`, `crumb model list` and `crumb models`."""
 
 from __future__ import annotations
 
@@ -186,3 +186,60 @@ def _print_models(document: dict[str, Any]) -> None:
     out.print(f"\ndefault model: {visible(document['default'])}", markup=False)
     out.print(f"\nTry one:  {command()} model check {document['forms'][1]['example']}", markup=False)
     out.print(f"Use it:   {command()} up --model {document['forms'][1]['example']}", markup=False)
+
+
+@commands.command("models")
+def show_table(
+    model: Annotated[
+        str | None, typer.Argument(help="Show only this model, such as openai:gpt-4.1. Default: all.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show context windows, prices and abilities of models.
+
+    \b
+    crumb models
+    crumb models openai:gpt-4.1-mini
+    crumb models --json | jq '.models[] | select(.images)'
+
+    The entries come from the package, from the file of the setting models.table, and from models.windows and
+    models.prices. Exit code 1: the file is invalid, and running processes use its last valid content.
+    """
+    from breadcrumbs.agents.models.prices import price_of, prices_in
+    from breadcrumbs.agents.models.table import table_in
+    from breadcrumbs.agents.models.windows import window_of, windows_in
+    from breadcrumbs.runtime.settings.settings import load_settings
+
+    settings = load_settings(config=config).models
+    table, windows, prices = table_in(settings), windows_in(settings), prices_in(settings)
+    names = sorted({*table.entries(), *windows, *prices}) if model is None else [model]
+    rows = []
+    for name in names:
+        price = price_of(name, prices)
+        rows.append(
+            {
+                "model": name,
+                "window": window_of(name, windows),
+                "price": None if price is None else [price.input, price.output],
+                "images": table.accepts_images(name),
+            }
+        )
+    if for_people(as_json):
+        _print_table(rows, str(table.path) if table.path else "")
+    else:
+        print_json({"file": str(table.path) if table.path else None, "models": rows})
+    return OK
+
+
+def _print_table(rows: list[dict[str, Any]], path: str) -> None:
+    out = console()
+    width = max([5, *(len(row["model"]) for row in rows)])
+    out.print(f"{'model':<{width}}  {'window':>9}  {'price of a million tokens':<25}  images", markup=False)
+    for row in rows:
+        window = "unknown" if row["window"] is None else f"{row['window']:,}"
+        price = "unknown" if row["price"] is None else "in {:g}, out {:g}".format(*row["price"])
+        images = "yes" if row["images"] else "no"
+        out.print(f"{visible(row['model']):<{width}}  {window:>9}  {price:<25}  {images}", markup=False)
+    source = f"your file: {path}" if path else 'to add prices: [models] table = "models.toml" in the settings'
+    out.print(f"\n{visible(source)}", markup=False)

@@ -28,7 +28,8 @@ async def stored_receipt(
     store: Store, owner: UUID, explained: Explanation, settings: Settings
 ) -> dict[str, Any] | None:
     """Return the receipt of the answer to an explained context, or None if there is none."""
-    from breadcrumbs.proofs.receipt_view import ViewOptions, view_receipt, windows_in
+    from breadcrumbs.agents.models.windows import windows_in
+    from breadcrumbs.proofs.receipt_view import ViewOptions, view_receipt
 
     async def read(id: UUID) -> dict[str, Any] | None:
         try:

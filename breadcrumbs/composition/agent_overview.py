@@ -101,7 +101,7 @@ def _posted_agent(
         fallback,
         running,
         definition.description,
-        None if definition.model is None else public_name(definition.model),
+        next((public_name(model) for model in definition.models), None),
         entry.crumb,
         entry.problem,
     )

@@ -51,7 +51,7 @@ def describe_agent(definition: AgentDefinition, *, fallback: bool = False) -> Pu
     return PublishedAgent(
         definition.agent_id,
         None if definition.description is None else definition.description[:_MAX_DESCRIPTION],
-        None if definition.model is None else public_name(definition.model),
+        next((public_name(model) for model in definition.models), None),
         tuple(sorted(definition.consumers)),
         any(matches_users_message(trigger) for trigger in definition.triggers),
         listed=answers_users(definition),

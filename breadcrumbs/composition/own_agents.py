@@ -21,6 +21,7 @@ from breadcrumbs.agents.definition_checks import (
     is_breadcrumb,
 )
 from breadcrumbs.agents.functions import FunctionAgent
+from breadcrumbs.agents.hooks import Hook
 from breadcrumbs.agents.tools import Tool, ToolDefinition
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.errors import StartupError
@@ -38,13 +39,14 @@ class OwnAgents:
 
     agents: tuple[ActiveAgent, ...] = ()
     tools: tuple[Tool, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
 
 def load_agents(modules: Iterable[str]) -> OwnAgents:
-    """Import modules, and collect their agents and tools.
+    """Import modules, and collect their agents, tools and hooks.
 
-    These are functions with `@agent` or `@tool`, definitions (`AgentDefinition`, or dicts with an `agent_id`), and
-    lists of them. Raise `StartupError` for an object that looks like one of them and cannot be used.
+    These are functions with `@agent`, `@tool` or `@hook`, definitions (`AgentDefinition`, or dicts with an `agent_id`),
+    and lists of them. Raise `StartupError` for an object that looks like one of them and cannot be used.
     """
     found: dict[int, tuple[str, object]] = {}
     for name in modules:
@@ -52,22 +54,36 @@ def load_agents(modules: Iterable[str]) -> OwnAgents:
         matching = {id(value): (position, value) for position, value in _objects_in(module)}
         if not matching:
             raise StartupError(
-                f"module {name!r} contains no agents or tools: add a function with @agent or @tool, or a definition "
-                "with an agent_id"
+                f"module {name!r} contains no agents, tools or hooks: add a function with @agent, @tool or @hook, or a "
+                "definition with an agent_id"
             )
         # The identity is the key, so that an object imported into several modules counts once.
         found |= matching
     tools = [value for _, value in found.values() if isinstance(value, Tool)]
+    hooks = [value for _, value in found.values() if isinstance(value, Hook)]
     agents = [
         _as_agent(value, position)
         for position, value in found.values()
         if isinstance(value, FunctionAgent | AgentDefinition | Mapping)
     ]
-    return _combine(agents, tools)
+    return _combine(agents, tools, hooks)
 
 
-def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> OwnAgents:
-    """Validate agents that are given as objects, and combine them with their tools.
+def load_hooks(modules: Iterable[str]) -> list[Hook]:
+    """Import modules, and collect their hooks. Raise `StartupError` for a module without any."""
+    found: dict[int, Hook] = {}
+    for name in modules:
+        own = {id(value): value for value in vars(_import_module(name)).values() if isinstance(value, Hook)}
+        if not own:
+            raise StartupError(f"module {name!r} contains no hooks: add a function with @hook")
+        found |= own
+    return list(found.values())
+
+
+def collect_agents(
+    agents: Iterable[OwnAgent], tools: Iterable[Tool] = (), hooks: Iterable[Hook] = ()
+) -> OwnAgents:
+    """Validate agents that are given as objects, and combine them with their tools and hooks.
 
     Raise `StartupError` for an invalid definition or a duplicate `agent_id`.
     """
@@ -77,16 +93,16 @@ def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> Ow
             raise StartupError(
                 f"tools[{number}] is no tool, but a {type(one).__name__}: use a function with @tool"
             )
-    return _combine(given, tools)
+    return _combine(given, tools, hooks)
 
 
-def _combine(agents: Iterable[ActiveAgent], tools: Iterable[Tool]) -> OwnAgents:
+def _combine(agents: Iterable[ActiveAgent], tools: Iterable[Tool], hooks: Iterable[Hook]) -> OwnAgents:
     ready = tuple(agents)
     names = [agent.definition.agent_id for agent in ready]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"two agents have the agent_id {duplicates[0]!r}: change one of them")
     _warn_of_cycles([agent.definition for agent in ready])
-    return OwnAgents(ready, tuple(tools))
+    return OwnAgents(ready, tuple(tools), tuple(hooks))
 
 
 def _warn_of_cycles(definitions: list[AgentDefinition]) -> None:
@@ -133,7 +149,7 @@ def _objects_in(module: ModuleType) -> Iterator[tuple[str, object]]:
 
 
 def _is_agent_or_tool(value: object) -> bool:
-    if isinstance(value, FunctionAgent | AgentDefinition | Tool):
+    if isinstance(value, FunctionAgent | AgentDefinition | Tool | Hook):
         return True
     return isinstance(value, Mapping) and ("agent_id" in value or _is_definition_breadcrumb(value))
 

@@ -23,14 +23,12 @@ async def replay_models(settings: Settings) -> AsyncIterator[ReplayModels]:
     Raise `StartupError` if the settings are invalid.
     """
     async with ModelPool({**settings.models, "default": default_model(settings)}) as pool:
-        named = {
-            agent.definition.model
-            for agent in load_definitions(settings.agents, default=settings.default_agent)
-        }
+        agents = load_definitions(settings.agents, default=settings.default_agent)
+        named = {model for agent in agents for model in agent.definition.models}
         yield ReplayModels(
             pool,
             partial(open_toolbox, settings),
-            sorted(name for name in named if name),
+            sorted(named),
             prices_in(settings.models),
         )
 

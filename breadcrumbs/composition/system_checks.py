@@ -151,7 +151,28 @@ async def check_all_models(settings: Settings, how: ModelChecks, store: Store | 
         findings = [one for one in findings if one.status != "skipped" or one.subject not in broken]
         known = {finding.subject for finding in findings}
         findings += [finding for finding in offered if finding.subject not in known]
+        findings += await _check_skipped(store)
     return findings
+
+
+async def _check_skipped(store: Store) -> list[Finding]:
+    """Report the models that fallback lists of running agent runners skip now."""
+    found: dict[str, list[ListedWorker]] = {}
+    for worker in await list_workers(store):
+        if not worker.ended and worker.report is not None:
+            for model in worker.report.skipped_models:
+                found.setdefault(model, []).append(worker)
+    advice = "see the log of the runner (circuit opened) for the reason; crumb model check tries the model"
+    return [
+        Finding(
+            "models",
+            "warning",
+            f"skipped by fallback lists of {_named(runners)}, because its last calls failed",
+            advice,
+            subject=model,
+        )
+        for model, runners in sorted(found.items())
+    ]
 
 
 async def _runners_by_model(store: Store) -> dict[str, list[ListedWorker]]:
@@ -171,10 +192,8 @@ async def _check_configured(
 
     `runners`: running agent runners by the models that they offer. Those can have other settings.
     """
-    agents = [
-        agent.definition.model for agent in load_definitions(settings.agents, default=settings.default_agent)
-    ]
-    needed = [default_model(settings), *(model for model in agents if model)]
+    agents = load_definitions(settings.agents, default=settings.default_agent)
+    needed = [default_model(settings), *(model for one in agents for model in one.definition.models)]
     limits = {"total_timeout": how.limit, "read_timeout": how.limit, "connect_timeout": how.limit}
     async with pool_for_checks(settings, limits) as pool:
         own = _without_repeats(pool, [*needed, *sorted(pool.aliases), *pool.offered])

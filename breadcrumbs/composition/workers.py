@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +18,7 @@ import anyio
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
 from breadcrumbs.agents.chain_limits import ChainLimits
 from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.hooks import Hook, Hooks
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
 from breadcrumbs.agents.models.registry import ModelPool
@@ -30,7 +31,7 @@ from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.composition.answering_agents import describe_agents, find_reacting, read_posted_agents
 from breadcrumbs.composition.chain_triggers import agent_triggers
-from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents, load_hooks, search_current_directory
 from breadcrumbs.composition.publishing import Publishing, wait_for_claims
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_checks import ConfigError
@@ -129,6 +130,7 @@ async def agent_worker(
     agents: Iterable[ActiveAgent] = (),
     *,
     tools: Iterable[Tool] = (),
+    hooks: Iterable[Hook] = (),
     kind: str | None = None,
 ) -> AsyncIterator[Worker]:
     """Create a worker that runs agents, and close its models at the end.
@@ -140,10 +142,11 @@ async def agent_worker(
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
-        toolbox = open_toolbox(settings, tools)
+        toolbox, own_hooks = open_toolbox(settings, tools), open_hooks(settings, hooks)
         configured = [*(shared_agents(settings) if kind is None else ()), *agents]
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
+            _check_hooks(agent, own_hooks)
         await adk.check_apps(configured)
         builder = _context_builder(parts)
         hints = SchemaHints(store)
@@ -176,7 +179,7 @@ async def agent_worker(
                 # A user's own agents can have other models than the installation. Then they use their own.
                 if chosen is not None and (kind is None or chosen in choices):
                     return choices.resolve(chosen)
-                return models.resolve(agent.definition.model, trusted=agent.trusted)
+                return models.resolve_list(agent.definition.models, trusted=agent.trusted)
             except (InvalidInput, StartupError) as error:
                 raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
 
@@ -190,7 +193,7 @@ async def agent_worker(
         inherited = settings.inherited_tags
         turns = AgentTurns(
             store,
-            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited, hooks=own_hooks),
             gather=gather,
             refresh=builder.refresh,
             inherited=inherited,
@@ -206,7 +209,10 @@ async def agent_worker(
             kind=kind or AgentRunner.kind,
         )
         try:
-            yield _make_worker(parts, runner, _agent_info(parts.info, configured, offer))
+            info = _agent_info(parts.info, configured, offer)
+            yield _make_worker(
+                parts, runner, replace(info, skipped_models=lambda: models.circuits.open_models)
+            )
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
@@ -219,17 +225,17 @@ async def agent_worker(
 def _common_model(agents: Iterable[ActiveAgent]) -> str | None:
     """Return the model that all agents name, or None if some use the default or another one."""
     named = {
-        agent.definition.model
+        agent.definition.models[:1]
         for agent in agents
         if agent.function is None and agent.definition.kind == "model"
     }
-    return named.pop() if len(named) == 1 else None
+    return next(iter(named.pop()), None) if len(named) == 1 else None
 
 
 def _agent_info(info: WorkerInfo, agents: Iterable[ActiveAgent], offer: ModelOffer) -> WorkerInfo:
     """Return the identity of a worker with its agents, and with the models that they and the sessions can use."""
     definitions = [agent.definition for agent in agents]
-    own = (public_name(definition.model) for definition in definitions if definition.model is not None)
+    own = (public_name(model) for definition in definitions for model in definition.models)
     offered = (model.model for model in offer.models)
     ids = dict.fromkeys(definition.agent_id for definition in definitions)
     return info.running(tuple(ids), tuple(dict.fromkeys([*own, *offered])))
@@ -267,6 +273,20 @@ def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
         raise StartupError(f"the tools conflict: {error}") from None
 
 
+def open_hooks(settings: Settings, hooks: Iterable[Hook] = ()) -> Hooks:
+    """Collect the hooks of the settings, and `hooks`. Raise `StartupError` for duplicate names."""
+    return Hooks({id(one): one for one in (*load_hooks(settings.hooks), *hooks)}.values())
+
+
+def _check_hooks(agent: ActiveAgent, hooks: Hooks) -> None:
+    try:
+        hooks.check(agent.definition)
+    except InvalidInput as error:
+        raise StartupError(
+            f"agent {agent.definition.agent_id!r}: {error.complaints[0].where}: {error}"
+        ) from None
+
+
 def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
     """Check an agent of the operator at startup, before it fails in a session.
 
@@ -274,7 +294,7 @@ def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: A
     """
     try:
         toolbox.allowed(agent.definition.tools)
-        models.resolve(agent.definition.model, trusted=agent.trusted)
+        models.resolve_list(agent.definition.models, trusted=agent.trusted)
         if agent.definition.kind == "adk":
             adk.resolve(agent)
     except InvalidInput as error:
@@ -297,7 +317,7 @@ async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
             kinds.append(kind)
             await start_at_newest_event(parts.store, kind)
-            one = agent_worker(parts, [agent], tools=own.tools, kind=kind)
+            one = agent_worker(parts, [agent], tools=own.tools, hooks=own.hooks, kind=kind)
             workers.append(await stack.enter_async_context(one))
         await wait_for_claims(parts.store, kinds)
         yield workers
@@ -312,7 +332,7 @@ async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
     own = load_agents(parts.settings.load)
     builder = context_worker(parts)
     async with (
-        agent_worker(parts, tools=own.tools) as runner,
+        agent_worker(parts, tools=own.tools, hooks=own.hooks) as runner,
         own_workers(parts, own) as others,
         watched_config(parts, builder),
         running(builder, runner, *others),

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
+from breadcrumbs.agents.models.windows import windows_in
 from breadcrumbs.context_builder.assembly import ItemPlace
 from breadcrumbs.context_builder.referenced import Reader
-from breadcrumbs.proofs.receipt_view import ViewOptions, view_receipt, windows_in
+from breadcrumbs.proofs.receipt_view import ViewOptions, view_receipt
 from breadcrumbs.proofs.requests import NotRebuildable, load_receipt
 from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.errors import NotFound

@@ -46,14 +46,6 @@ class ViewOptions:
     """Items above this total size are listed without their content."""
 
 
-def windows_in(models: Mapping[str, Any]) -> dict[str, int]:
-    """Return the windows of the setting `models`. The agent runner checks them, so invalid ones are ignored here."""
-    windows = models.get("windows")
-    if not isinstance(windows, dict):
-        return {}
-    return {str(name): size for name, size in windows.items() if isinstance(size, int) and size > 0}
-
-
 async def view_receipt(
     store: Store, answer: Breadcrumb, receipt: Receipt, options: ViewOptions
 ) -> dict[str, Any]:
@@ -100,6 +92,8 @@ def _facts(answer: Breadcrumb, receipt: Receipt) -> dict[str, Any]:
     duration = receipt.fields.get("ms", sum(call.get("ms", 0) for call in receipt.calls))
     document["duration_ms"] = duration
     document["attempt"] = receipt.fields.get("attempt", 1)
+    if hooks := receipt.fields.get("answer_hooks"):
+        document["answer_hooks"] = [_hook(entry) for entry in hooks]
     return document
 
 
@@ -114,8 +108,16 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {"request": _hex(call, "request"), "attempts": call.get("attempts", 1)}
     names = {"id": "response_id", "model": "model", "finish": "finish_reason", "first": "first_token_ms"}
     shown |= {label: call[name] for name, label in {**names, "ms": "duration_ms"}.items() if name in call}
+    if isinstance(by := call.get("by"), list) and by:
+        shown["answered_by"] = by[0]
+    if failed := call.get("failed"):
+        shown["failed_models"] = [{"model": name, "error_class": kind} for name, kind in failed]
     tokens = call.get("tokens", [])
     shown |= {name: value for name, value in zip(_TOKENS, tokens, strict=False) if value is not None}
+    if hooks := call.get("hooks"):
+        shown["hooks"] = [_hook(entry) for entry in hooks]
+    if "repair" in call:
+        shown["schema_problems"] = call["repair"]
     if tools := call.get("tools"):
         shown["tool_requests"] = [entry if isinstance(entry, str) else entry[0] for entry in tools]
     if "step" in call:
@@ -123,6 +125,14 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     if call.get("replayed"):
         shown["replayed"] = True
     return shown
+
+
+def _hook(entry: list[str]) -> dict[str, Any]:
+    """Return a hook that ran. The digests are of the request or the text before and after its change."""
+    if len(entry) != 3:
+        return {"name": entry[0], "changed": False}
+    digests = {"before": entry[1], "after": entry[2]}
+    return {"name": entry[0], "changed": True, **{name: _hex(digests, name) for name in digests}}
 
 
 def _setup_facts(setup: Setup, *, shows_setup: bool) -> dict[str, Any]:
@@ -147,6 +157,8 @@ async def _definition(store: Store, turn: RebuiltTurn) -> dict[str, Any] | None:
     definition = dict(found.document)
     if isinstance(model := definition.get("model"), str):
         definition["model"] = public_name(model)
+    elif isinstance(model, list):
+        definition["model"] = [public_name(str(name)) for name in model]
     return definition
 
 
@@ -249,5 +261,5 @@ def _verification(
     return {
         name: value
         for name, value in result.items()
-        if name in ("outcome", "requests", "edited", "difference", "missing")
+        if name in ("outcome", "requests", "edited", "difference", "missing", "changed_by_hooks")
     }

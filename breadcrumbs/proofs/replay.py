@@ -20,8 +20,10 @@ from breadcrumbs.agents.models.offered import public_name
 from breadcrumbs.agents.models.prices import Price, price_of
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipts import RecordedCall, TimedCall, decode_digest
 from breadcrumbs.agents.setups import parameters_of
+from breadcrumbs.agents.structured_output import with_instruction
 from breadcrumbs.agents.tool_steps import PARAGRAPH
 from breadcrumbs.agents.tool_use import step_messages
 from breadcrumbs.agents.tools.base import ToolResult
@@ -204,7 +206,10 @@ async def prepare(
         raise NotReplayable("the prompt cannot be rebuilt", missing)
     notes += [one.reason for one in turn.missing if one.kind == "tool call"]
     definition, more = await _definition(store, turn, changes)
+    if definition.hooks is not None or await _had_hooks(store, turn):
+        raise NotReplayable("the agent has hooks, which do not run in a replay: it cannot be replayed")
     request = _request(turn, parts, definition, changes, tool_specs)
+    request = replace(request, messages=await load_images(store, owner, request.messages))
     recorded = await load_recorded_tools(store, turn.receipt)
     return ReplayPrompt(answer, turn, definition, request, recorded, (*notes, *more), config)
 
@@ -282,6 +287,15 @@ async def _definition(store: Store, turn: RebuiltTurn, changes: Changes) -> tupl
         return AgentDefinition.model_validate(fields), [note]
 
 
+async def _had_hooks(store: Store, turn: RebuiltTurn) -> bool:
+    """Return whether hooks checked the original turn. Without them, a replay would show what they hide."""
+    if "answer_hooks" in turn.receipt.fields or any("hooks" in call for call in turn.receipt.calls):
+        return True
+    digest = str(turn.setup.document.get("agent", ""))
+    found = await Archive(store).get(turn.receipt.answer.owner_id, digest, "agent")
+    return found is not None and isinstance(found.document, dict) and "hooks" in found.document
+
+
 def _request(
     turn: RebuiltTurn,
     parts: list[dict[str, Any]],
@@ -295,11 +309,20 @@ def _request(
     if changes.definition is not None:
         system_prompt, agent_id = definition.system_prompt, definition.agent_id
         tools, parameters = _tools_of(definition, tools, tool_specs), parameters_of(definition)
-    messages = build_prompt(system_prompt, parts, agent_id)
+    schema = setup.output_schema if changes.definition is None else definition.output_schema
+    messages = with_instruction(build_prompt(system_prompt, parts, agent_id), schema)
     answer = turn.receipt.answer
     cache_key = prompt_cache_key(answer.owner_id, answer.session_id, agent_id)
     temperature, max_tokens = parameters.get("temperature"), parameters.get("max_tokens")
-    return ModelRequest(messages, tools, temperature, max_tokens, cache_key=cache_key)
+    return ModelRequest(
+        messages,
+        tools,
+        temperature,
+        max_tokens,
+        cache_key=cache_key,
+        parallel_tool_calls=parameters.get("parallel_tool_calls"),
+        output_schema=schema,
+    )
 
 
 def _tools_of(

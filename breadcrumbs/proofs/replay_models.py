@@ -53,8 +53,8 @@ class ReplayModels:
         """
         if wanted is not None:
             return self._wanted(wanted, trusted=trusted)
-        if changes.definition is not None and changes.definition.model is not None:
-            return self._pool.resolve(changes.definition.model, trusted=trusted)
+        if changes.definition is not None and changes.definition.models:
+            return self._pool.resolve_list(changes.definition.models, trusted=trusted)
         return self._original(prompt.model)
 
     def _wanted(self, name: str, *, trusted: bool) -> Model:

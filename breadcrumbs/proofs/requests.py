@@ -25,8 +25,10 @@ from breadcrumbs.agents.models.base import (
 from breadcrumbs.agents.models.chat_format import request_json
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
+from breadcrumbs.agents.prompt_images import load_images
 from breadcrumbs.agents.receipts import RecordedCall, decode_digest, has_receipt, parts_digest
 from breadcrumbs.agents.step_journal import load_step, read_step
+from breadcrumbs.agents.structured_output import repair_messages, with_instruction
 from breadcrumbs.agents.tool_use import step_messages, stored_result
 from breadcrumbs.agents.tools.base import ToolResult
 from breadcrumbs.context_builder.rebuild import rebuild, rebuild_gathered
@@ -110,13 +112,21 @@ class Setup:
         """The tools as the request contains them."""
         return list(orjson.loads(self.document.get("tools", "[]")))
 
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The schema of structured answers. The order of its keys is part of the request."""
+        raw = self.document.get("output_schema")
+        return orjson.loads(raw) if isinstance(raw, str) else None
+
     def dialect(self, call: Mapping[str, Any]) -> Dialect:
         """Return the dialect of a call. The receipt names it only if it differs from the setup."""
         usual = self.document["dialect"]
         stream, omit = usual["stream"], usual["omit"]
         if isinstance(other := call.get("dialect"), list) and other:
             stream, *omit = other
-        return Dialect(usual["model"], bool(stream), tuple(omit))
+        by = call.get("by")  # a fallback list can answer each call with another model
+        model = by[1] if isinstance(by, list) and len(by) == 2 else usual["model"]
+        return Dialect(str(model), bool(stream), tuple(omit))
 
 
 @dataclass(slots=True)
@@ -212,7 +222,7 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
     turn = await _load_parts(store, receipt, setup)
     if turn.missing or setup.document.get("kind") == "adk":
         return turn
-    usual = _Prompt(setup, build_prompt(setup.system_prompt, turn.parts, str(setup.document["agent_id"])))
+    usual = await _Prompt.of(store, turn, setup)
     added: tuple[PromptMessage, ...] = ()
     try:
         for number, call in enumerate(receipt.calls):
@@ -221,7 +231,7 @@ async def rebuild_request(store: Store, receipt: Receipt) -> RebuiltTurn:
             if "step" in call:
                 turn.steps[number] = await _load_step(store, receipt, call)
             if number + 1 < len(receipt.calls):
-                added = (*added, *await _tool_messages(store, turn, call, number))
+                added = (*added, *await _added_messages(store, turn, call, number))
     except NotRebuildable as error:
         turn.missing.append(error.missing)
         turn.bodies.clear()
@@ -235,6 +245,12 @@ class _Prompt:
     setup: Setup
     messages: tuple[PromptMessage, ...]
 
+    @classmethod
+    async def of(cls, store: Store, turn: RebuiltTurn, setup: Setup) -> _Prompt:
+        messages = build_prompt(setup.system_prompt, turn.parts, str(setup.document["agent_id"]))
+        messages = with_instruction(messages, setup.output_schema)
+        return cls(setup, await load_images(store, turn.receipt.answer.owner_id, messages))
+
     def body(self, answer: Breadcrumb, call: Mapping[str, Any], added: tuple[PromptMessage, ...]) -> bytes:
         """Return the body of a request. `added` are the messages of the steps before it."""
         document = self.setup.document
@@ -246,6 +262,8 @@ class _Prompt:
             parameters.get("temperature"),
             parameters.get("max_tokens"),
             cache_key=prompt_cache_key(owner, answer.session_id, str(document["agent_id"])),
+            parallel_tool_calls=parameters.get("parallel_tool_calls"),
+            output_schema=self.setup.output_schema,
         )
         return request_json(self.setup.dialect(call), request)
 
@@ -262,7 +280,7 @@ async def _prompt_of(store: Store, turn: RebuiltTurn, call: Mapping[str, Any], u
     if rebuilt.missing:
         raise NotRebuildable(rebuilt.missing[0])
     turn.context_digests.append((parts_digest(rebuilt.parts), own.digest("context")))
-    return _Prompt(setup, build_prompt(setup.system_prompt, rebuilt.parts, str(setup.document["agent_id"])))
+    return await _Prompt.of(store, rebuilt, setup)
 
 
 async def _load_step(store: Store, receipt: Receipt, call: Mapping[str, Any]) -> RecordedCall:
@@ -331,6 +349,21 @@ async def _missing_item(store: Store, owner: UUID, record: ContextRecord, refere
 
 
 # Tool calls
+
+
+async def _added_messages(
+    store: Store, turn: RebuiltTurn, call: Mapping[str, Any], step: int
+) -> list[PromptMessage]:
+    """Return the messages that a step added to the prompt. Raise `NotRebuildable` if one is gone."""
+    if "repair" not in call:
+        return await _tool_messages(store, turn, call, step)
+    stored = turn.steps.get(step)
+    text = call.get("text") if stored is None else stored.reply.text
+    if not isinstance(text, str):
+        raise NotRebuildable(
+            Missing("answer", "a reply that did not match the output schema was too long to be stored")
+        )
+    return repair_messages(text, str(call["repair"]))
 
 
 async def _tool_messages(

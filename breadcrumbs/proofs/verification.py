@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
@@ -15,6 +15,7 @@ from breadcrumbs.proofs.requests import (
     Missing,
     NotRebuildable,
     RebuiltTurn,
+    Receipt,
     has_first_receipt,
     load_receipt,
     rebuild_request,
@@ -51,6 +52,9 @@ class Verification:
     """The text of the answer is no longer the one that the runtime wrote. The proof is about its first version."""
     difference: Difference | None = None
     missing: list[Missing] = field(default_factory=list)
+    changed_by_hooks: list[str] = field(default_factory=list)
+    """Hooks that changed a prompt or the answer. Equal means then: the prompt before the hooks was rebuilt, and the
+    receipt has an unbroken chain of digests from it to the request that was sent."""
 
     def as_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -64,6 +68,8 @@ class Verification:
             document["agent_id"] = self.agent_id
         if self.edited:
             document["edited"] = True
+        if self.changed_by_hooks:
+            document["changed_by_hooks"] = self.changed_by_hooks
         if self.difference is not None:
             document["difference"] = {"where": self.difference.where, "cause": self.difference.cause}
         if self.missing:
@@ -92,7 +98,14 @@ def compare(answer: Breadcrumb, turn: RebuiltTurn) -> Verification:
         return _result(answer, "not rebuildable", missing=[unreadable])
     outcome: Outcome = "equal" if difference is None else "different"
     edited = plain_text(answer.context) != plain_text(turn.receipt.answer.context)
-    return _result(answer, outcome, requests=len(turn.bodies), edited=edited, difference=difference)
+    return _result(
+        answer,
+        outcome,
+        requests=len(turn.bodies),
+        edited=edited,
+        difference=difference,
+        changed_by_hooks=_changing_hooks(turn.receipt),
+    )
 
 
 def _result(answer: Breadcrumb, outcome: Outcome, **more: Any) -> Verification:
@@ -110,11 +123,31 @@ def _find_difference(turn: RebuiltTurn) -> Difference | None:
         return Difference("context", "the context of a replayed step was changed without a new version")
     for number, (call, body) in enumerate(zip(turn.receipt.calls, turn.bodies, strict=True)):
         recorded = decode_digest(str(call["request"]))
-        if sha256(body).digest() != recorded:
+        digest = sha256(body).digest()
+        for name, before, after in _changes(call):
+            if digest != decode_digest(before):
+                where = f"request {number + 1} of {len(turn.bodies)}, before the hook {name}"
+                return replace(_request_difference(turn, number), where=where)
+            digest = decode_digest(after)
+        if digest != recorded:
             return _request_difference(turn, number)
         if number in turn.steps and turn.steps[number].sent.digest != recorded:
             return Difference(f"step {number + 1}", "the step or the receipt was changed")
     return None
+
+
+def _changes(call: Mapping[str, Any], field: str = "hooks") -> list[tuple[str, str, str]]:
+    """Return the hooks that changed a text: name, digest before and digest after."""
+    entries = call.get(field, [])
+    if not isinstance(entries, list):
+        raise ValueError("invalid entries of hooks")
+    return [(str(one[0]), str(one[1]), str(one[2])) for one in entries if len(one) == 3]
+
+
+def _changing_hooks(receipt: Receipt) -> list[str]:
+    """Return the names of the hooks that changed a prompt or the answer of a turn."""
+    changes = [change for call in receipt.calls for change in _changes(call)]
+    return list(dict.fromkeys(name for name, _, _ in (*changes, *_changes(receipt.fields, "answer_hooks"))))
 
 
 def _context_difference(turn: RebuiltTurn) -> Difference:

@@ -25,6 +25,7 @@ from pydantic import (
 
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
+from breadcrumbs.runtime.breadcrumb.images import ATTACHED_IMAGES, describe_images
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.session_rule import (
     CONTROL_CHARACTERS,
@@ -275,7 +276,10 @@ class Breadcrumb:
     @cached_attribute
     def visible_context(self) -> dict[str, Any]:
         """The context without the keys that models never see. Cached, because each turn shows its conversation."""
-        return {key: value for key, value in self.context.items() if key not in HIDDEN_KEYS}
+        shown = {key: value for key, value in self.context.items() if key not in HIDDEN_KEYS}
+        if ATTACHED_IMAGES in shown:
+            shown[ATTACHED_IMAGES] = describe_images(shown[ATTACHED_IMAGES])
+        return shown
 
     @cached_attribute
     def visible_text(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.images import ATTACHED_IMAGES
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
 from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS, REASONING, RECEIPT
@@ -49,5 +50,7 @@ def model_content(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[st
         return crumb.visible_context
     # Some keys are removed before the hints, because a template could copy them to another key.
     shown = {key: value for key, value in crumb.context.items() if key not in _NOT_FOR_HINTS}
+    if ATTACHED_IMAGES in shown:
+        shown[ATTACHED_IMAGES] = crumb.visible_context[ATTACHED_IMAGES]
     content = apply_hints(shown, hints)
     return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

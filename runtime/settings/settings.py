@@ -185,7 +185,10 @@ class Settings(BaseSettings):
     )
     model: str | None = Field(None, description="Model of agents that name none, such as ollama:llama3")
     tools: tuple[str, ...] = Field((), description="Your own tools, as package.module:function")
-    load: tuple[str, ...] = Field((), description="Python modules with your own agents and tools")
+    hooks: tuple[str, ...] = Field(
+        (), description="Python modules with hooks for the agents of files and breadcrumbs"
+    )
+    load: tuple[str, ...] = Field((), description="Python modules with your own agents, tools and hooks")
     inherited_tags: tuple[str, ...] = Field(
         DEFAULT_INHERITED, description="Tag namespaces that an answer inherits from its trigger"
     )

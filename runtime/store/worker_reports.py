@@ -59,6 +59,8 @@ class WorkerReport:
     state: Literal["running", "draining", "stopped"] = "running"
     format: int = int(FORMAT)
     """Newest data format that the worker reads. Older versions do not report it, and read format 1."""
+    skipped_models: tuple[str, ...] = ()
+    """Models that fallback lists skip now, because their last calls failed. At most `MAX_NAMES`."""
     clock: int = 0
     """Time of the worker's own clock when it sent the report, in microseconds. 0: older versions do not report it."""
 
@@ -76,6 +78,7 @@ class WorkerReport:
             | {
                 "agents": tuple(document.get("agents", ())),
                 "models": tuple(document.get("models", ())),
+                "skipped_models": tuple(document.get("skipped_models", ())),
                 "format": document.get("format", 1),
             }
         )

@@ -118,6 +118,16 @@ MODEL_CALLS: Final = _counter(
 MODEL_CALL_FAILURES: Final = _counter(
     "breadcrumbs_model_call_failures_total", "Calls of models that failed.", ("agent", "model")
 )
+MODEL_FALLBACKS: Final = _counter(
+    "breadcrumbs_model_fallbacks_total",
+    "Calls of a model that failed and went on with the next model of a fallback list, by class of the error.",
+    ("model", "error_class"),
+)
+MODEL_CIRCUIT_OPEN: Final = _gauge(
+    "breadcrumbs_model_circuit_open",
+    "1 if fallback lists skip the model, because its last calls failed. 0 if they call it again.",
+    ("model",),
+)
 TOOL_CALLS: Final = _counter(
     "breadcrumbs_tool_calls_total", "Tool calls by result: success or error.", ("tool", "result")
 )

@@ -124,6 +124,16 @@ class AnswerFacts:
         if self._models is not None:
             self._models.failures.inc()
 
+    def call_moved(self, model: str, *, failed: bool) -> None:
+        """Go on with another model of a fallback list. `failed`: the call of the model before it failed."""
+        if self._models is None or model == self.model:
+            return
+        if failed:
+            self._models.failures.inc()
+        self.model = model
+        self._models = _MODELS.get(self.agent, model)
+        self._models.calls.value += 1
+
     def call_ended(self, first_token: float | None, tokens: Tokens | None) -> None:
         """Count the reply to a model call. `first_token`: seconds until its first piece."""
         if self._models is None:

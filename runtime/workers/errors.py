@@ -3,7 +3,8 @@
 BreadcrumbsError
 ├── TurnFailed      a handler failed to handle an event
 └── TurnCancelled   a turn was stopped on request
-    └── TurnStopped by a cancellation (`agent.cancel.v1`)
+    ├── TurnStopped by a cancellation (`agent.cancel.v1`)
+    └── TurnRefused by a hook of the agent
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ class TurnStopped(TurnCancelled):
 
     def __init__(self) -> None:
         super().__init__("cancelled")
+
+
+class TurnRefused(TurnCancelled):
+    """A hook refused the message or the answer. The reason is for the user, and a retry would not help."""
+
+    def __init__(self, reason: str, hook: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hook = hook
 
 
 def error_reason(error: Exception) -> str:

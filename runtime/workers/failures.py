@@ -14,7 +14,7 @@ from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.schema_names import AGENT_ERROR, ROOT
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnStopped, error_reason
+from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnRefused, TurnStopped, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
 _STOPPED: Final = "A turn was stopped"
@@ -75,7 +75,7 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
     event = turn.event
     if event.schema_name == AGENT_ERROR:
         return
-    title = _STOPPED if isinstance(error, TurnCancelled) else "A turn failed"
+    title = _title(error)
     new = _new_error(title, event.tags, details.inherited, _error_context(turn, error, details))
     # The id is derived from the event, so a turn has one error. A turn that is retried on request can fail again, so
     # its error needs another id.
@@ -84,6 +84,12 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
         "error", details.creator, str(event.id), str(event.version), *retry_time
     )
     await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))
+
+
+def _title(error: Exception) -> str:
+    if isinstance(error, TurnRefused):
+        return "A turn was refused"
+    return _STOPPED if isinstance(error, TurnCancelled) else "A turn failed"
 
 
 def _new_error(
@@ -102,13 +108,15 @@ def _new_error(
 def _error_context(turn: Turn, error: Exception, details: ErrorDetails) -> dict[str, Any]:
     context: dict[str, Any] = {
         "error": error_reason(error),
-        "cancelled": isinstance(error, TurnCancelled),
+        "cancelled": isinstance(error, TurnCancelled) and not isinstance(error, TurnRefused),
         "creator": details.creator,
         "trigger_id": str(details.origin),
         ROOT: details.root or str(details.origin),
         "attempts": turn.attempt,
         "hops": details.hops,
     }
+    if isinstance(error, TurnRefused):
+        context["refused_by"] = error.hook
     if details.agent_id is not None:
         context["agent_id"] = details.agent_id
     if details.agents:

@@ -22,7 +22,7 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.store.worker_reports import WorkerReport, remove_old_reports
+from breadcrumbs.runtime.store.worker_reports import MAX_NAMES, WorkerReport, remove_old_reports
 from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.telemetry.store_calls import log_store_error
 from breadcrumbs.runtime.telemetry.workers import WorkerMetrics
@@ -269,6 +269,7 @@ class Worker:
             lanes=len(lanes),
             turns=self._running_turns(),
             waiting=sum(len(queue) for lane in lanes for queue in lane.waiting.values()),
+            skipped_models=self.info.skipped_models()[:MAX_NAMES],
             state=state,
         )
 

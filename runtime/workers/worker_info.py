@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,6 +37,8 @@ class WorkerInfo:
     """Agents that it runs, without those that are defined by breadcrumbs: they belong to tenants."""
     models: tuple[str, ...] = ()
     """Models of these agents and of the settings, without the URLs of their servers."""
+    skipped_models: Callable[[], tuple[str, ...]] = tuple
+    """Returns the models that fallback lists skip now, because their last calls failed."""
 
     @classmethod
     def create(cls, name: str | None = None) -> WorkerInfo:

@@ -21,6 +21,9 @@ class Observer:
     async def reason(self, text: str) -> None:
         self.reasoning += text
 
+    def switched(self, model: str, *, failed: bool) -> None:
+        raise AssertionError
+
     def retrying(self, reason: str, seconds: float) -> None:
         self.retries.append((reason, seconds))
 

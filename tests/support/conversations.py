@@ -20,6 +20,7 @@ import orjson
 from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.hooks import Hook, Hooks
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
@@ -146,6 +147,7 @@ def compose(
     agents: Sequence[ActiveAgent] | None = None,
     configs: Sequence[dict[str, Any]] | None = None,
     tools: Iterable[Tool] = (),
+    hooks: Iterable[Hook] = (),
     runner_store: Store | None = None,
 ) -> Handlers:
     """The two handlers as `breadcrumbs.composition.workers` puts them together, with another model.
@@ -172,6 +174,7 @@ def compose(
         answering,
         model_of=model if callable(model) else lambda _: model,
         toolbox=Toolbox(tools),
+        hooks=Hooks(hooks),
         inherited=DEFAULT_INHERITED,
     )
     turns = AgentTurns(

@@ -58,7 +58,11 @@ class MessageCreate(BaseModel):
 
     message: Annotated[str, Field(min_length=1)]
     tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = []
-    context: dict[str, Any] = {}
+    context: dict[str, Any] = Field(
+        {},
+        description="More data of the message. `attached_images` is a list of at most 8 objects with `media_type` and "
+        "`data` (base64)",
+    )
     agent: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_NAME)] | None = Field(
         None,
         description="The only agent that answers this message: an `agent_id` of `GET /agents/answering`, or an agent "

@@ -9,6 +9,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.images import ATTACHED_IMAGES, check_images
 from breadcrumbs.runtime.breadcrumb.roots import root_of
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER_MESSAGE_TAG, user_in, user_tags
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
@@ -311,6 +312,8 @@ async def _post_message(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Wri
         if existing is None and expected is not None:
             raise session_not_found(session)
         user = None if existing is None else existing.user
+    if ATTACHED_IMAGES in request.context:
+        check_images(request.context[ATTACHED_IMAGES])
     new = _message_breadcrumb(principal, session, request, user)
     await check_addressee(call, new)
     written = await sessions.create_as(
