@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.agents.models.base import Model
 from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.validation import error_lines, to_complaints
@@ -65,6 +66,8 @@ class ActiveAgent:
     """Written by the operator. Only a trusted definition may name a model by a URL that is not in the settings."""
     chosen_model: str | None = None
     """The model that was chosen for the session of a turn. It has priority over the model of the definition."""
+    given_model: Model | None = None
+    """A model that the program passed as an object. It has priority over all names."""
 
 
 class AgentsInForce:

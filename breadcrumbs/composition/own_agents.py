@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -14,13 +14,18 @@ from pydantic import ValidationError
 from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
+from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.given import as_model
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
-"""Function with `@agent`, or a definition (as in an `agent.def.v1`) of an agent that uses a model."""
+"""Function with `@agent`, or a definition (as in an `agent.def.v1`) of an agent that uses a model.
+
+In a dict, the model can also be an object: a function of a `ModelRequest`, or a model such as `ScriptedModel`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +55,24 @@ def load_agents(modules: Iterable[str]) -> OwnAgents:
     return collect_agents(agents, tools)
 
 
-def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> OwnAgents:
+def collect_agents(
+    agents: Iterable[OwnAgent], tools: Iterable[Tool] = (), model: Model | None = None
+) -> OwnAgents:
     """Validate agents that are given as objects, and combine them with their tools.
 
-    Raise `StartupError` for an invalid definition or a duplicate `agent_id`.
+    `model` is the model of agents that name none. Raise `StartupError` for an invalid definition or a duplicate
+    `agent_id`.
     """
-    ready = tuple(_as_agent(one) for one in agents)
+    ready = tuple(_with_default(_as_agent(one), model) for one in agents)
     names = [agent.definition.agent_id for agent in ready]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"two agents have the agent_id {duplicates[0]!r}: change one of them")
     return OwnAgents(ready, tuple(tools))
+
+
+def _with_default(agent: ActiveAgent, model: Model | None) -> ActiveAgent:
+    names_one = agent.definition.model is not None or agent.given_model is not None
+    return agent if model is None or names_one else replace(agent, given_model=model)
 
 
 def _as_agent(one: OwnAgent) -> ActiveAgent:
@@ -67,8 +80,12 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
         return ActiveAgent(one.definition, one.function, trusted=True)
     if isinstance(one, AgentDefinition):
         return ActiveAgent(one, trusted=True)
+    fields = dict(one)
+    if (model := as_model(fields.get("model"))) is not None:
+        del fields["model"]
     try:
-        return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
+        definition = AgentDefinition.model_validate(definition_fields(fields))
+        return ActiveAgent(definition, trusted=True, given_model=model)
     except ValidationError as error:
         name = one.get("agent_id", "(no agent_id)")
         lines = error_lines(error, model=AgentDefinition)

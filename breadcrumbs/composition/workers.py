@@ -123,19 +123,19 @@ async def agent_worker(
     parts: WorkerParts,
     agents: Iterable[ActiveAgent] = (),
     *,
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool] | Toolbox = (),
     kind: str | None = None,
 ) -> AsyncIterator[Worker]:
     """Create a worker that runs agents, and close its models at the end.
 
     Without `kind`, the worker runs the agents of the settings and of breadcrumbs, and also `agents`. With `kind`, it
-    runs only `agents`, as a worker of this kind.
+    runs only `agents`, as a worker of this kind. `tools` are added to those of the settings. A `Toolbox` replaces them.
     """
     store, settings, configs = parts.store, parts.settings, parts.configs
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
-        toolbox = open_toolbox(settings, tools)
+        toolbox = tools if isinstance(tools, Toolbox) else open_toolbox(settings, tools)
         configured = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
@@ -151,6 +151,8 @@ async def agent_worker(
 
         def model_of(agent: ActiveAgent) -> Model:
             chosen = agent.chosen_model
+            if agent.given_model is not None:
+                return agent.given_model
             try:
                 # A user's own agents can have other models than the installation. Then they use their own.
                 if chosen is not None and (kind is None or chosen in choices):
@@ -273,7 +275,8 @@ def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: A
     """
     try:
         toolbox.allowed(agent.definition.tools)
-        models.resolve(agent.definition.model, trusted=agent.trusted)
+        if agent.given_model is None:
+            models.resolve(agent.definition.model, trusted=agent.trusted)
         if agent.definition.kind == "adk":
             adk.resolve(agent)
     except InvalidInput as error:

@@ -125,6 +125,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "explainContext": _READ,
     "getReceipt": _READ,
     "replayAnswer": _ADMINISTER,  # it costs money, and its prompt can contain items of other sessions
+    "recordSession": _ADMINISTER,  # its prompts can contain items of other sessions
     "previewContext": _READ,
     "testContextConfig": _READ,
     "checkContextConfig": _READ,

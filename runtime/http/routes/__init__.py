@@ -16,6 +16,7 @@ __all__ = [
     "models",
     "operations",
     "records",
+    "session_views",
     "sessions",
     "system",
     "worker_list",
