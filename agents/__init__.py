@@ -20,4 +20,5 @@ __all__ = [
     "tool_steps",
     "tools",
     "turn",
+    "usage",
 ]

@@ -48,6 +48,7 @@ async def commit(
                 written = await store.create(
                     turn.event.owner_id, new, options=CreateOptions(content=content, fence=fence), id=id
                 )
+                turn.recorded(fence.spent, written)
                 if written.breadcrumb is not None:
                     turn.committed(store, written.breadcrumb)
                 if written.found and acknowledge:

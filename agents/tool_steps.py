@@ -37,6 +37,7 @@ from breadcrumbs.agents.receipts import (
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.spans import traced_complete, traced_tool
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
+from breadcrumbs.agents.usage import UsageMeter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
@@ -103,8 +104,10 @@ class ToolSteps:
         model_of: Callable[[ActiveAgent], Model],
         toolbox: Toolbox,
         inherited: tuple[str, ...],
+        meter: UsageMeter | None = None,
     ) -> None:
         self._store = store
+        self._meter = meter or UsageMeter({})
         self._model_of = model_of
         self._toolbox = toolbox
         self._inherited = inherited
@@ -139,7 +142,9 @@ class ToolSteps:
                 timed,
                 prompt_cache_key(request.owner, request.trigger.session_id, definition.agent_id),
             )
+            started = self._store.now()
             reply = await _complete(request, model, prompt, timed)
+            self._meter.note(request, model.name, reply, started)
             call = RecordedCall.of(model.name, prompt, reply, timed)
             record.calls.append(call)
             uses = _tool_uses(request, reply, toolbox, step)

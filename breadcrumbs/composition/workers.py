@@ -20,6 +20,7 @@ from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
+from breadcrumbs.agents.models.prices import prices_in
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
@@ -27,6 +28,7 @@ from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
+from breadcrumbs.agents.usage import UsageMeter
 from breadcrumbs.composition.answering_agents import describe_agents
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, search_current_directory
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
@@ -168,10 +170,10 @@ async def agent_worker(
         async def consumers(owner: UUID) -> set[str]:
             return {config.consumer_id for config in await configs.get(owner)}
 
-        inherited = settings.inherited_tags
+        inherited, meter = settings.inherited_tags, UsageMeter(prices_in(settings.models))
         turns = AgentTurns(
             store,
-            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited, meter=meter),
             gather=gather,
             refresh=builder.refresh,
             inherited=inherited,

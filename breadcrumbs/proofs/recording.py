@@ -241,10 +241,10 @@ async def _answer(store: Store, recorded: _Recorded, crumb: Breadcrumb) -> dict[
         # The test runs the last definition. Prompts of an earlier one would differ at once.
         _forget_prompts(recorded, agent)
     recorded.setups[agent] = setup
-    answer = {"agent": agent, "calls": await _calls(store, recorded, turn, agent)}
+    calls = await _calls(store, recorded, turn, agent)
     if setup.get("kind") == "function":
-        answer["calls"] = [{"prompt": call["prompt"]} for call in answer["calls"]]
-    return {**answer, "answer": plain_text(turn.receipt.answer.context)}
+        calls = [{"prompt": call["prompt"]} for call in calls]
+    return {"agent": agent, "calls": calls, "answer": plain_text(turn.receipt.answer.context)}
 
 
 def _compared(setup: Mapping[str, Any]) -> list[Any]:

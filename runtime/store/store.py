@@ -245,7 +245,8 @@ class Store:
         lane, scripts = creation.lane, self._scripts(creation.owner)
         call = self._create_call(creation)
         if fence is not None:
-            return retry_once(lambda: self._run_commit(lane, scripts.create_commit, fence, call))
+            commit = scripts.create_commit if fence.spent is None else scripts.create_commit_spent
+            return retry_once(lambda: self._run_commit(lane, commit, fence, call))
         script = scripts.create
         if others:
             script, call = scripts.create_together, together([call, *map(self._create_call, others)])
