@@ -119,6 +119,11 @@ class ToolSteps:
         except TurnFailed:
             return ""  # the call of the model reports the reason
 
+    async def check_budget(self, request: AnswerRequest) -> None:
+        """Raise `TurnFailed` if a budget is used up, or cannot be checked."""
+        if self._meter.budgets is not None:
+            await self._meter.check_budget(request, self.model_name(request.agent))
+
     async def run(
         self,
         request: AnswerRequest,

@@ -1,4 +1,4 @@
-"""Usage of model calls, with their cost by the price table."""
+"""Usage of model calls, with their cost by the price table, and budgets that limit it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from typing import Any
 
 from breadcrumbs.agents.models.base import ModelReply, TokenUsage
 from breadcrumbs.agents.models.offered import public_name
-from breadcrumbs.agents.models.providers import OFFLINE
 from breadcrumbs.agents.models.prices import Price, price_of
+from breadcrumbs.agents.models.providers import OFFLINE
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.runtime.breadcrumb.session_rule import user_in
+from breadcrumbs.runtime.store.budgets import Spender
 from breadcrumbs.runtime.store.spending import COST_UNITS, Amounts, ModelUsage
+from breadcrumbs.runtime.workers.budgets import BudgetGate
 
 
 class UsageMeter:
     """Notes the usage of model calls for the next commit of their turn."""
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
+    def __init__(self, prices: Mapping[str, Price], budgets: BudgetGate | None = None) -> None:
         self._prices = prices
+        self.budgets = budgets
+        """None: there are no budgets."""
+
+    async def check_budget(self, request: AnswerRequest, model: str) -> None:
+        """Raise `TurnFailed` if a budget is used up, or cannot be checked. `model` is the name of the model."""
+        if self.budgets is not None:
+            trigger = request.trigger
+            spender = Spender(request.owner, trigger.session_id, user_in(trigger.tags))
+            await self.budgets.check(spender, model=model, has_price=self.has_price(model))
 
     def note(self, request: AnswerRequest, model: str, reply: ModelReply, started: int) -> None:
         """Note the reply to a model call that began at `started` (microseconds)."""

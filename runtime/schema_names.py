@@ -30,6 +30,7 @@ CONTEXT_CONFIG: Final = "context.config.v1"
 CONTEXT_REQUEST: Final = "context.request.v1"
 SCHEMA_DEFINITION: Final = "schema.def.v1"
 TOOL_CATALOG: Final = "tool.catalog.v1"
+USAGE_BUDGET: Final = "usage.budget.v1"
 
 # Framework adapters
 LANGCHAIN_MESSAGE: Final = "langchain.message.v1"
@@ -45,6 +46,7 @@ INTERNAL_SCHEMAS: Final = frozenset(
         CONTEXT_REQUEST,
         FEEDBACK,
         SCHEMA_DEFINITION,
+        USAGE_BUDGET,
     )
 )
 """Schemas that the system writes for itself. Models never see them."""

@@ -44,6 +44,7 @@ from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.offered_models import ModelOffer, publish_models
 from breadcrumbs.runtime.store.published_agents import PublishedAgent, publish_agents
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.budgets import BudgetGate
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
 from breadcrumbs.runtime.workers.retries import TurnLimits
@@ -170,7 +171,8 @@ async def agent_worker(
         async def consumers(owner: UUID) -> set[str]:
             return {config.consumer_id for config in await configs.get(owner)}
 
-        inherited, meter = settings.inherited_tags, UsageMeter(prices_in(settings.models))
+        inherited = settings.inherited_tags
+        meter = UsageMeter(prices_in(settings.models), BudgetGate(store, settings.budgets))
         turns = AgentTurns(
             store,
             ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited, meter=meter),

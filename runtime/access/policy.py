@@ -114,6 +114,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "listDeadLetters": _ADMINISTER,
     "retryDeadLetter": _ADMINISTER,
     "discardDeadLetter": _ADMINISTER,
+    "getUsage": _READ,
     "operations": _ADMINISTER,
     "checks": _ADMINISTER,
     "listWorkers": _ADMINISTER,

@@ -8,6 +8,7 @@ __all__ = [
     "archive",
     "batched_reads",
     "breadcrumb_scan",
+    "budgets",
     "conversion",
     "cursors",
     "dead_letter_store",

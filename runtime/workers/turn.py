@@ -105,9 +105,7 @@ class Turn:
     def _spending(self) -> Spending:
         # Calls are recorded on the day of the commit. The clock of this process can differ a little.
         event = self.event
-        return Spending(
-            event.owner_id, event.session_id, tuple(self.unrecorded), self.lane.leases.now()
-        )
+        return Spending(event.owner_id, event.session_id, tuple(self.unrecorded), self.lane.leases.now())
 
     def recorded(self, spent: Spending | None, written: Written) -> None:
         """Note that a commit has recorded usage.

@@ -19,6 +19,7 @@ __all__ = [
     "session_views",
     "sessions",
     "system",
+    "usage",
     "worker_list",
     "workers",
 ]
