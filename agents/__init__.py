@@ -30,4 +30,5 @@ __all__ = [
     "tool_use",
     "tools",
     "turn",
+    "usage",
 ]

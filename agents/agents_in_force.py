@@ -17,6 +17,7 @@ import structlog
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.definition_checks import check_definition, check_text
 from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.other_agents import OtherAgents
 from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -65,6 +66,8 @@ class ActiveAgent:
     """Leaves messages to other agents that match. True for the built-in assistant."""
     chosen_model: str | None = None
     """The model that was chosen for the session of a turn. It has priority over the model of the definition."""
+    given_model: Model | None = None
+    """A model that the program passed as an object. It has priority over all names."""
 
 
 class AgentsInForce:

@@ -77,6 +77,8 @@ async def commit_together(store: Store, turn: Turn, first: NewBreadcrumb, *other
 async def _create(store: Store, turn: Turn, new: NewBreadcrumb, options: CreateOptions) -> Written:
     id, crumb = new
     written = await store.create(turn.event.owner_id, crumb, options=options, id=id)
+    if options.fence is not None:
+        turn.recorded(options.fence.spent, written)
     if written.breadcrumb is not None:
         turn.committed(store, written.breadcrumb, *(other for other in written.along if other is not None))
     return written

@@ -35,6 +35,7 @@ from breadcrumbs.agents.tool_calls import ToolCalls
 from breadcrumbs.agents.tool_use import ToolUse, result_text, step_messages, tool_uses
 from breadcrumbs.agents.tools.base import Toolbox, ToolResult
 from breadcrumbs.agents.tools.external import DeclaredTool
+from breadcrumbs.agents.usage import UsageMeter
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
@@ -93,9 +94,11 @@ class ToolSteps:
         toolbox: Toolbox,
         inherited: tuple[str, ...],
         hooks: Hooks | None = None,
+        meter: UsageMeter | None = None,
     ) -> None:
         self._store = store
         self.hooks = hooks or Hooks()
+        self._meter = meter or UsageMeter({})
         self._model_of = model_of
         self._toolbox = toolbox
         self._inherited = inherited
@@ -107,6 +110,11 @@ class ToolSteps:
             return public_name(self._model_of(agent).name)
         except TurnFailed:
             return ""  # the call of the model reports the reason
+
+    async def check_budget(self, request: AnswerRequest) -> None:
+        """Raise `TurnFailed` if a budget is used up, or cannot be checked."""
+        if self._meter.budgets is not None:
+            await self._meter.check_budget(request, self.model_name(request.agent))
 
     async def run(self, request: AnswerRequest, given: ModelInput) -> ModelAnswer:
         """Call the model and its tools until the model calls no tool. Return its texts, the answer last."""
@@ -162,7 +170,9 @@ class ToolSteps:
             definition.output_schema,
         )
         hooked = await self.hooks.before_model(request, prompt)
+        started = self._store.now()
         reply = await _complete(request, model, hooked.prompt, timed)
+        self._meter.note(request, reply.model or model.name, reply, started)
         call = RecordedCall.of(model.name, hooked.prompt, reply, timed)
         call.hooks = hooked.entries(call.sent.dialect)
         turn.record.calls.append(call)

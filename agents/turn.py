@@ -108,6 +108,7 @@ class AgentTurns:
             return
         turn.report.begin(request.definition.agent_id, self._model_name(request), message=request.origin.id)
         await self._check_quota(request.owner)
+        await self._check_budget(request)
         turn.requested_at = request.requested_at
         if (spans := tracing.active) is None:
             await self._write_answer(current, last=last)
@@ -179,6 +180,11 @@ class AgentTurns:
                 await self._store.quotas.check(owner)
             except QuotaExceeded as error:
                 raise TurnFailed(str(error)) from error
+
+    async def _check_budget(self, request: AnswerRequest) -> None:
+        """Raise `TurnFailed` if a budget is used up. Only the usage of models is counted and limited."""
+        if request.agent.function is None and request.definition.kind == "model":
+            await self._steps.check_budget(request)
 
     async def _fresh_trigger(self, request: AnswerRequest, answers: list[Breadcrumb]) -> Breadcrumb:
         """Return the trigger. Rebuild a context that is older than the agent's last answer, and so lacks it."""

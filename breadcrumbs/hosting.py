@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
 from anyio.from_thread import start_blocking_portal
 
 from breadcrumbs.agents.hooks import Hook
+from breadcrumbs.agents.models.given import as_model
 from breadcrumbs.agents.tools import Tool
-from breadcrumbs.composition.own_agents import OwnAgent, collect_agents
+from breadcrumbs.composition.logs import log_through_logging
+from breadcrumbs.composition.own_agents import OwnAgent, OwnAgents, collect_agents
 from breadcrumbs.composition.processes import hosted_agents, run_own_agents
-from breadcrumbs.runtime.settings.settings import load_settings
+from breadcrumbs.runtime.settings.settings import Settings, load_settings
 
 
 def run_agents(
@@ -22,12 +23,14 @@ def run_agents(
     """Run agents until Ctrl-C or SIGTERM. Running turns are finished first.
 
     The agents answer in addition to agents that are already running. Several processes that run the same agents share
-    the work. `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used.
+    the work. `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used. `model` is
+    a name, or an object: a function of a `ModelRequest`, or a model such as `ScriptedModel`.
 
     An agent that runs for the first time answers only new messages. After that, it also answers messages that arrived
     while it was stopped.
     """
-    run_own_agents(load_settings(**settings), collect_agents(agents, tools, hooks))
+    chosen, own = _load(agents, tools, hooks, settings)
+    run_own_agents(chosen, own)
 
 
 @contextmanager
@@ -39,9 +42,8 @@ def running_agents(
     For scripts, notebooks and tests. The arguments are those of `run_agents`. Running turns are finished at the end of
     the block.
     """
-    chosen, own = load_settings(**settings), collect_agents(agents, tools, hooks)
-    if not structlog.is_configured():
-        _log_through_logging()
+    chosen, own = _load(agents, tools, hooks, settings)
+    log_through_logging()
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(hosted_agents(chosen, own)),
@@ -49,13 +51,9 @@ def running_agents(
         yield
 
 
-def _log_through_logging() -> None:
-    """Send logs to the standard `logging` module, which the surrounding program configures."""
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.stdlib.render_to_log_kwargs,
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
+def _load(
+    agents: Iterable[OwnAgent], tools: Iterable[Tool], hooks: Iterable[Hook], settings: dict[str, Any]
+) -> tuple[Settings, OwnAgents]:
+    if (model := as_model(settings.get("model"))) is not None:
+        settings = {name: value for name, value in settings.items() if name != "model"}
+    return load_settings(**settings), collect_agents(agents, tools, hooks, model)

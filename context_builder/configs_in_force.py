@@ -111,6 +111,11 @@ class ConfigsInForce:
         self.refused: ConfigError | None = None
         """Errors of the current content of the file, or None if it is valid."""
 
+    @property
+    def file_configs(self) -> tuple[ContextConfig, ...]:
+        """The configs of the file."""
+        return self._from_file
+
     def load(self) -> None:
         """Read the file at startup. Raise `ConfigError` if it is invalid."""
         self._check_file(allow_partial=False)

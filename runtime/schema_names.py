@@ -32,6 +32,7 @@ CONTEXT_CONFIG: Final = "context.config.v1"
 CONTEXT_REQUEST: Final = "context.request.v1"
 SCHEMA_DEFINITION: Final = "schema.def.v1"
 TOOL_CATALOG: Final = "tool.catalog.v1"
+USAGE_BUDGET: Final = "usage.budget.v1"
 
 # Framework adapters
 LANGCHAIN_MESSAGE: Final = "langchain.message.v1"
@@ -49,6 +50,7 @@ INTERNAL_SCHEMAS: Final = frozenset(
         FEEDBACK,
         SCHEMA_DEFINITION,
         TOOL_STARTED,
+        USAGE_BUDGET,
     )
 )
 """Schemas that the system writes for itself. Models never see them."""

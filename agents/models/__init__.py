@@ -1,7 +1,8 @@
 """Models: one interface, three implementations.
 
 `base` is the interface. `offline` is the default and needs no key and no network. `openai_compatible` uses the chat
-completions API of an `endpoint`. `scripted` is for tests. `registry` makes a model from its name. `providers` lists the
+completions API of an `endpoint`. `scripted` is for tests, `given` accepts
+models as objects. `registry` makes a model from its name. `providers` lists the
 known providers. `check` tries a model, and `listing` only asks its server for the list of models.
 
 `__all__` lists the modules that other packages may import.
@@ -14,6 +15,7 @@ __all__ = [
     "endpoint",
     "endpoint_registry",
     "fallback",
+    "given",
     "listing",
     "names",
     "offered",
@@ -22,6 +24,7 @@ __all__ = [
     "prices",
     "providers",
     "registry",
+    "scripted",
     "table",
     "windows",
 ]

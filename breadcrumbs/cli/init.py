@@ -107,6 +107,34 @@ def word_count(text: Annotated[str, Field(description="The text whose words are 
     return len(text.split())
 '''
 
+_TEST: Final = '''\
+"""Tests of the assistant. Run them with: pytest
+
+The fixture `crumbs` comes with Breadcrumbs: a temporary server with the agents, tools and configs of this project. The
+replies of the model are in the test, so it needs no model and no key. Record a real conversation as a test with:
+crumb sessions export-test SESSION
+"""
+
+from breadcrumbs.testing import Crumbs, call_tool
+
+
+def test_the_assistant_counts_words_with_its_tool(crumbs: Crumbs) -> None:
+    crumbs.run("assistant", replies=[call_tool("word_count", text="one two three"), "It has 3 words."])
+    answer = crumbs.say("How many words has: one two three?")
+    answer.saw("You are a helpful assistant.", "How many words has: one two three?")
+    answer.called("word_count", text="one two three")
+    assert answer.tool_calls[0].output == 3
+    assert answer.text == "It has 3 words."
+
+
+def test_the_assistant_remembers_the_conversation_and_sees_no_other_session(crumbs: Crumbs) -> None:
+    crumbs.run("assistant", model=lambda request: f"You wrote: {request.messages[-1].content}")
+    crumbs.session("other").say("A secret of another session")
+    crumbs.say("My name is Ann.")
+    answer = crumbs.say("What is my name?")
+    answer.saw("My name is Ann.").did_not_see("A secret of another session")
+'''
+
 _IGNORED: Final = "data/\n.env\n__pycache__/\n"
 
 
@@ -122,7 +150,7 @@ def init(
 ) -> int:
     """Write the files of a new project.
 
-    These are settings, a context config, an agent and a tool.
+    These are settings, a context config, an agent, a tool and a test.
 
     \b
     crumb init my-project
@@ -170,6 +198,7 @@ def _files(model: str) -> dict[str, str]:
         "context.json": json.dumps(_CONTEXT, indent=2) + "\n",
         f"agents/{_AGENT}.json": json.dumps(_DEFINITION, indent=2) + "\n",
         "project_tools.py": _TOOL,
+        f"tests/test_{_AGENT}.py": _TEST,
         ".gitignore": _IGNORED,
     }
 
@@ -187,4 +216,5 @@ def _say_next(folder: Path, files: list[str], model: str) -> None:
     say(f"  {program} model check      try the model")
     say(f"  {program} up               start; then open http://127.0.0.1:8081 or run, in another terminal:")
     say(f"  {program} chat             ask, for example: How many words has this sentence?")
+    say("  pytest                     run the test of the agent (pip install pytest)")
     say('  With the offline model, write: use word_count {"text": "one two three"}')

@@ -38,6 +38,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "configs": ("config",),
     "sessions": ("sessions",),
     "feedback": ("feedback",),
+    "usage": ("usage",),
     "dead_letters": ("dead-letters",),
     "workers": ("workers",),
     "agents": ("agents",),

@@ -115,6 +115,12 @@ def replay(
             help="Price of a million tokens, such as 0.4,1.6. [default: models.prices]",
         ),
     ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-test", help="Write the conversation with the new answer as a pytest test (.py)."
+        ),
+    ] = None,
     owner: RequiredOwnerOption = None,
     data: DataOption = None,
     redis: RedisOption = None,
@@ -131,9 +137,10 @@ def replay(
     crumb replay 0197a3c4
     crumb replay 0197a3c4 --model openai:gpt-4.1-mini --times 3
     crumb replay 0197a3c4 --config context.json --agent assistant.json
+    crumb replay 0197a3c4 --save-test tests/test_refund.py
 
     Rebuilds the prompt from the stored versions and calls the model. Tool calls
-    get the stored responses: no tool runs. Nothing is written.
+    get the stored responses: no tool runs. Nothing is written to the store.
 
     \b
     Exit codes: 0 done
@@ -151,12 +158,67 @@ def replay(
                     _replay_on_server(client, wanted, collected)
             else:
                 _replay_stored(place, read_owner(owner), wanted, collected)
+        if test is not None:
+            _save_test(place, token, read_owner(owner), wanted, collected, test)
     except KeyboardInterrupt:
         _print(collected, rate, as_json=as_json)
         raise
     _print(collected, rate, as_json=as_json)
     failed = any("error" in one for one in collected.document["replays"])
     return PROBLEM if failed else OK
+
+
+def _save_test(
+    place: Settings | str,
+    token: str | None,
+    owner: UUID | None,
+    wanted: _Wanted,
+    collected: _Collected,
+    path: Path,
+) -> None:
+    """Write the session up to the answer as a test, with the last replay as the answer."""
+    import orjson
+
+    from breadcrumbs.cli.recorded_tests import save_test, update_prompts, with_replay
+
+    document = collected.document
+    if "error" in document["replays"][-1]:
+        raise UsageError("the replay failed, so there is no answer to save as a test")
+    if "session_id" not in document:
+        raise UsageError("the answer has no session, so it cannot become a test")
+    recording = with_replay(_read_recording(place, token, owner, document), document)
+    if wanted.agent is not None:
+        from breadcrumbs.agents.setups import definition_document
+
+        recording["agents"][wanted.agent.agent_id] = definition_document(wanted.agent)
+    for config in wanted.configs:
+        recording["configs"][config.consumer_id] = config.archived_document()
+    files = save_test(orjson.loads(orjson.dumps(recording)), path, force=False)
+    update_prompts(files[0])
+    console(stderr=True).print(f"wrote {files[0]} and {files[1]}", highlight=False)
+
+
+def _read_recording(
+    place: Settings | str, token: str | None, owner: UUID | None, document: dict[str, Any]
+) -> dict[str, Any]:
+    session, answer = document["session_id"], document["answer_id"]
+    if isinstance(place, str):
+        with open_client(place, token) as client:
+            path = path_of("sessions", session, "recording")
+            recording: dict[str, Any] = client.request("GET", path, params={"until": answer}).json()
+            return recording
+
+    from uuid import UUID
+
+    from breadcrumbs.proofs.recording import NotRecordable, record_session
+
+    async def work(store: Store) -> dict[str, Any]:
+        return await record_session(store, choose_owner(place, owner), session, until=UUID(answer))
+
+    try:
+        return on_store(place, work)
+    except NotRecordable as error:
+        raise UsageError(str(error)) from None
 
 
 def _print(collected: _Collected, price: Price | None, *, as_json: bool) -> None:

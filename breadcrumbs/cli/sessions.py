@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -434,3 +435,41 @@ def _print_message(message: dict[str, Any]) -> None:
     line.append(f"{one_line(who, 40)}: ", style={"user": "green", "error": "red"}.get(role, "magenta"))
     line.append(visible(message.get("text", "(secret)")))
     console().print(line)
+
+
+@commands.command("export-test")
+def export_test(
+    session: SessionArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Python file to write. [default: tests/test_SESSION.py]"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write a pytest test that repeats a session.
+
+    \b
+    crumb sessions export-test demo
+    crumb sessions export-test demo --output tests/test_refund.py
+
+    Writes a test of three lines, and a JSON file with the messages, prompts,
+    replies and answers beside it. The test runs the agents of your project with
+    the recorded replies of the model, on a temporary server. It fails when a
+    prompt or an answer changes. Requires the role curator.
+    """
+    from breadcrumbs.cli.recorded_tests import default_path, save_test, say_written
+
+    with open_client(url, token) as client:
+        found = find_session(client, session)
+        recording = client.request("GET", path_of("sessions", found, "recording")).json()
+    files = save_test(recording, output or default_path(found), force=force)
+    if for_people(as_json):
+        import json
+
+        say_written(files, json.loads(files[1].read_text("utf-8")))
+    else:
+        print_json({"files": [str(file) for file in files], "turns": len(recording["turns"])})
+    return OK

@@ -9,10 +9,12 @@ __all__ = [
     "consumers",
     "event_loop",
     "http_server",
+    "logs",
     "model_checks",
     "own_agents",
     "processes",
     "replays",
     "storage",
     "system_checks",
+    "temporary_servers",
 ]

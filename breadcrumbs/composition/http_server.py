@@ -44,6 +44,7 @@ from breadcrumbs.context_builder.http.context_tests import routes as CONTEXT_TES
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.guides import Guides
 from breadcrumbs.proofs.http import routes as RECEIPTS
+from breadcrumbs.proofs.recording_http import routes as RECORDINGS
 from breadcrumbs.proofs.replay_http import ReplayRoutes
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
@@ -193,6 +194,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
                 operations = (
                     *CONTEXTS,
                     *RECEIPTS,
+                    *RECORDINGS,
                     *CONTEXT_TESTS,
                     *replays.operations,
                     *check_routes(store, settings, workers=workers).operations,

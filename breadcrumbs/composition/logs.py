@@ -65,6 +65,23 @@ def configure_logs(settings: Settings, *, process: int | None = None) -> None:
         structlog.get_logger("breadcrumbs.settings").warning(describe_unknown(name, nearest), variable=name)
 
 
+def log_through_logging() -> None:
+    """Send entries to the standard `logging` module, which the surrounding program configures.
+
+    Does nothing if the program has configured structlog.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+
+
 class _TextLogger:
     """Logger of structlog that writes lines at once. `name` is the name in the entries."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -22,13 +22,18 @@ from breadcrumbs.agents.definition_checks import (
 )
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.hooks import Hook
+from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.given import as_model
 from breadcrumbs.agents.tools import Tool, ToolDefinition
 from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.schema_names import AGENT_DEFINITION
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
-"""Function with `@agent`, or a definition (as in an `agent.def.v1`) of an agent that uses a model."""
+"""Function with `@agent`, or a definition (as in an `agent.def.v1`) of an agent that uses a model.
+
+In a dict, the model can also be an object: a function of a `ModelRequest`, or a model such as `ScriptedModel`.
+"""
 
 _log = structlog.get_logger("breadcrumbs.agents")
 
@@ -81,19 +86,28 @@ def load_hooks(modules: Iterable[str]) -> list[Hook]:
 
 
 def collect_agents(
-    agents: Iterable[OwnAgent], tools: Iterable[Tool] = (), hooks: Iterable[Hook] = ()
+    agents: Iterable[OwnAgent],
+    tools: Iterable[Tool] = (),
+    hooks: Iterable[Hook] = (),
+    model: Model | None = None,
 ) -> OwnAgents:
     """Validate agents that are given as objects, and combine them with their tools and hooks.
 
-    Raise `StartupError` for an invalid definition or a duplicate `agent_id`.
+    `model` is the model of agents that name none. Raise `StartupError` for an invalid definition or a duplicate
+    `agent_id`.
     """
-    given = [_as_agent(one, f"agents[{number}]") for number, one in enumerate(agents)]
+    given = [_with_default(_as_agent(one, f"agents[{number}]"), model) for number, one in enumerate(agents)]
     for number, one in enumerate(tools := list(tools)):
         if not isinstance(one, Tool):
             raise StartupError(
                 f"tools[{number}] is no tool, but a {type(one).__name__}: use a function with @tool"
             )
     return _combine(given, tools, hooks)
+
+
+def _with_default(agent: ActiveAgent, model: Model | None) -> ActiveAgent:
+    names_one = agent.definition.model is not None or agent.given_model is not None
+    return agent if model is None or names_one else replace(agent, given_model=model)
 
 
 def _combine(agents: Iterable[ActiveAgent], tools: Iterable[Tool], hooks: Iterable[Hook]) -> OwnAgents:
@@ -174,13 +188,15 @@ def _as_agent(one: object, position: str) -> ActiveAgent:
         raise StartupError(
             f"{position} is no agent, but a {type(one).__name__}: use a function with @agent, or a definition"
         )
-    fields = one["context"] if _is_definition_breadcrumb(one) else one
+    fields = dict(one["context"] if _is_definition_breadcrumb(one) else one)
+    if (model := as_model(fields.get("model"))) is not None:
+        del fields["model"]
     checked = _log_warnings(fields, position)
     if checked.definition is None:
         lines = "\n".join(f"  {error}" for error in checked.errors)
         name = fields.get("agent_id", "(no agent_id)")
         raise StartupError(f"{position}: the agent definition {name!r} is invalid:\n{lines}")
-    return ActiveAgent(checked.definition, trusted=True)
+    return ActiveAgent(checked.definition, trusted=True, given_model=model)
 
 
 def _log_warnings(fields: Mapping[str, Any], position: str) -> CheckedDefinition:

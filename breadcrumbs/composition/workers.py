@@ -21,6 +21,7 @@ from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.hooks import Hook, Hooks
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.offered import ModelChoices, public_name
+from breadcrumbs.agents.models.prices import prices_in
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.other_agents import OtherAgents
 from breadcrumbs.agents.remote_adk.servers import AdkServers
@@ -29,6 +30,7 @@ from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
+from breadcrumbs.agents.usage import UsageMeter
 from breadcrumbs.composition.answering_agents import describe_agents, find_reacting, read_posted_agents
 from breadcrumbs.composition.chain_triggers import agent_triggers
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, load_hooks, search_current_directory
@@ -45,6 +47,7 @@ from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.offered_models import ModelOffer
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.budgets import BudgetGate
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
 from breadcrumbs.runtime.workers.retries import TurnLimits
@@ -129,20 +132,21 @@ async def agent_worker(
     parts: WorkerParts,
     agents: Iterable[ActiveAgent] = (),
     *,
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool] | Toolbox = (),
     hooks: Iterable[Hook] = (),
     kind: str | None = None,
 ) -> AsyncIterator[Worker]:
     """Create a worker that runs agents, and close its models at the end.
 
     Without `kind`, the worker runs the agents of the settings and of breadcrumbs, and also `agents`. With `kind`, it
-    runs only `agents`, as a worker of this kind.
+    runs only `agents`, as a worker of this kind. `tools` are added to those of the settings. A `Toolbox` replaces them.
     """
     store, settings, configs = parts.store, parts.settings, parts.configs
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
-        toolbox, own_hooks = open_toolbox(settings, tools), open_hooks(settings, hooks)
+        toolbox = tools if isinstance(tools, Toolbox) else open_toolbox(settings, tools)
+        own_hooks = open_hooks(settings, hooks)
         configured = [*(shared_agents(settings) if kind is None else ()), *agents]
         for agent in configured:
             _check_agent(agent, models, toolbox, adk)
@@ -175,6 +179,8 @@ async def agent_worker(
 
         def model_of(agent: ActiveAgent) -> Model:
             chosen = agent.chosen_model
+            if agent.given_model is not None:
+                return agent.given_model
             try:
                 # A user's own agents can have other models than the installation. Then they use their own.
                 if chosen is not None and (kind is None or chosen in choices):
@@ -191,9 +197,12 @@ async def agent_worker(
             return {config.consumer_id for config in await configs.get(owner)}
 
         inherited = settings.inherited_tags
+        meter = UsageMeter(prices_in(settings.models), BudgetGate(store, settings.budgets))
         turns = AgentTurns(
             store,
-            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited, hooks=own_hooks),
+            ToolSteps(
+                store, model_of=model_of, toolbox=toolbox, inherited=inherited, hooks=own_hooks, meter=meter
+            ),
             gather=gather,
             refresh=builder.refresh,
             inherited=inherited,
@@ -294,7 +303,8 @@ def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: A
     """
     try:
         toolbox.allowed(agent.definition.tools)
-        models.resolve_list(agent.definition.models, trusted=agent.trusted)
+        if agent.given_model is None:
+            models.resolve_list(agent.definition.models, trusted=agent.trusted)
         if agent.definition.kind == "adk":
             adk.resolve(agent)
     except InvalidInput as error:

@@ -2,9 +2,19 @@
 
 `requests.py` rebuilds, `verification.py` compares, `receipt_view.py` makes the document that people see, and `http.py`
 has the operation of the API. `replay.py` calls a model again with the rebuilt prompt, and `replay_http.py` has its
-operation.
+operation. `recording.py` makes a test case from a session, and `recording_http.py` has its operation.
 
 `__all__` lists the modules that other packages may import.
 """
 
-__all__ = ["http", "receipt_view", "replay", "replay_http", "replay_models", "requests", "verification"]
+__all__ = [
+    "http",
+    "receipt_view",
+    "recording",
+    "recording_http",
+    "replay",
+    "replay_http",
+    "replay_models",
+    "requests",
+    "verification",
+]

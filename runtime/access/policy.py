@@ -118,6 +118,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "listDeadLetters": _ADMINISTER,
     "retryDeadLetter": _ADMINISTER,
     "discardDeadLetter": _ADMINISTER,
+    "getUsage": _READ,
     "operations": _ADMINISTER,
     "checks": _ADMINISTER,
     "listWorkers": _ADMINISTER,
@@ -129,6 +130,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "explainContext": _READ,
     "getReceipt": _READ,
     "replayAnswer": _ADMINISTER,  # it costs money, and its prompt can contain items of other sessions
+    "recordSession": _ADMINISTER,  # its prompts can contain items of other sessions
     "previewContext": _READ,
     "testContextConfig": _READ,
     "checkContextConfig": _READ,

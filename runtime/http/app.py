@@ -37,6 +37,7 @@ from breadcrumbs.runtime.http.routes import (
     records,
     sessions,
     system,
+    usage,
     worker_list,
     workers,
 )
@@ -62,6 +63,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *events.OPERATIONS,
     *records.OPERATIONS,
     *dead_letters.routes,
+    *usage.routes,
     *operations.routes,
     *worker_list.routes,
     *workers.routes,

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.settings.answering import Answering
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.origins import check_origin
 from breadcrumbs.runtime.settings.rates import RateLimits
+from breadcrumbs.runtime.store.budgets import OwnerBudget
 from breadcrumbs.runtime.store.quotas import Quotas
 
 Role = Literal["emitter", "subscriber", "curator"]
@@ -155,6 +156,10 @@ class Settings(BaseSettings):
     )
 
     quotas: Quotas = Field(default_factory=Quotas, description="Storage limits per owner. Default: none")
+
+    budgets: tuple[OwnerBudget, ...] = Field(
+        (), description="Limits of tokens or costs of models, per session, user and owner. Default: none"
+    )
 
     context_config: Path | None = Field(
         None, description="Config file of the context builder. Default: the built-in config"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
+from breadcrumbs.runtime.store.spending import Spending
 
 
 class LeaseLost(BreadcrumbsError):
@@ -91,3 +92,5 @@ class Fence:
     """The request that this write answers. None: a cancellation does not refuse the write."""
     cached: CachedInputs = NO_CACHED_INPUTS
     """Inputs that must be up to date. Otherwise the write is refused."""
+    spent: Spending | None = None
+    """Usage of model calls that the same script records. None: there is none."""

@@ -40,6 +40,7 @@ Per session
                                               session began (deletions.lua), 0 = none; absent if the session began
                                               before this field existed
                                               user: the user whose index `U` has the session, if any
+                                              usage: amounts of its model calls (spending.py), absent without any
                                               reduced: 1 if it has had a reduced context (reduction.py), else absent
     z <owner> <session>              hash     state: name -> `<time when it was set> <JSON>`; no JSON = removed;
                                               `!<readers> ` before the JSON = restricted readers (see state.py).
@@ -57,6 +58,10 @@ Per session
                                               horizon: the newest deletion that was dropped. The key expires by itself
 Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
+Per owner with model calls: see spending.py
+    E <owner>                        set      months (`202611`) with usage of an owner in this lane
+    E <owner> <month>                hash     usage of the month: day and agent, model or user -> amounts. Absent in
+                                              stores of earlier versions until the first model call
 Per owner, in one lane
     v <owner>                        string   version of the breadcrumbs without a session: see shared_cache.py;
                                               expires by itself
@@ -243,6 +248,12 @@ class Keys:
 
     def usage(self, lane: int, owner: UUID) -> bytes:
         return b"%sQ%s" % (self._prefixes[lane], owner.bytes)
+
+    def usage_months(self, lane: int, owner: UUID) -> bytes:
+        return b"%sE%s" % (self._prefixes[lane], owner.bytes)
+
+    def usage_of(self, lane: int, owner: UUID, month: bytes) -> bytes:
+        return b"%sE%s%s" % (self._prefixes[lane], owner.bytes, month)
 
     def shared_lane(self, owner: UUID) -> int:
         """Return the lane of the key `shared`."""

@@ -25,6 +25,7 @@ from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.indexes import Indexes, IndexPlanner, indexes_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import SessionVersion
+from breadcrumbs.runtime.store.spending import spent_call
 from breadcrumbs.runtime.store.state import StateReaders, may_set_state, stored_changes
 from breadcrumbs.runtime.store.tag_index import CHAT_SCHEMAS
 from breadcrumbs.runtime.telemetry.tracing import carried
@@ -50,7 +51,9 @@ class WriteScripts(NamedTuple):
     create: Script
     create_together: Script
     create_commit: Script
+    create_commit_spent: Script
     create_together_commit: Script
+    create_together_commit_spent: Script
     update: Script
     update_commit: Script
     delete: Script
@@ -66,7 +69,9 @@ class WriteScripts(NamedTuple):
             Script("create", inside=recording),
             Script("create", inside=(*recording, "together")),
             Script("create", inside=(*recording, "commit")),
+            Script("create", inside=(*recording, "commit", "spent")),
             Script("create", inside=(*recording, "together", "commit")),
+            Script("create", inside=(*recording, "together", "commit", "spent")),
             Script("update", inside=recording),
             Script("update", inside=(*recording, "commit")),
             Script("delete", inside=recording),
@@ -389,7 +394,13 @@ class ScriptCalls:
         return [*keys, history, self._keys.usage(lane, owner)], [*args, kind]
 
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
-        """Return a call of the same script, wrapped in commit.lua."""
+        """Return a call of the same script, wrapped in commit.lua and, if it records usage, in spent.lua."""
+        committed = self._commit(fence, call)
+        if fence.spent is None:
+            return committed
+        return spent_call(self._keys, fence.lease.lane, fence.spent, committed)
+
+    def _commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         (keys, args), names, lease, ended, asked = call, self._keys, fence.lease, fence.ended, fence.requested
         trigger, shared = fence.cached.trigger, fence.cached.shared
         lane = lease.lane

@@ -255,8 +255,12 @@ class Store:
         lane, scripts = creation.lane, self._scripts(creation.owner)
         call = self._create_call(creation)
         script, committing = scripts.create, scripts.create_commit
+        if fence is not None and fence.spent is not None:
+            committing = scripts.create_commit_spent
         if others:
             script, committing = scripts.create_together, scripts.create_together_commit
+            if fence is not None and fence.spent is not None:
+                committing = scripts.create_together_commit_spent
             call = together([call, *map(self._create_call, others)])
         if fence is not None:
             return retry_once(lambda: self._run_commit(lane, committing, fence, call))

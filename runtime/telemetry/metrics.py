@@ -69,6 +69,11 @@ TURNS_CANCELLED: Final = _counter(
 TURNS_RETRIED: Final = _counter(
     "breadcrumbs_turns_retried_total", "Failed attempts that were followed by another attempt.", _TURN_LABELS
 )
+TURNS_OVER_BUDGET: Final = _counter(
+    "breadcrumbs_turns_over_budget_total",
+    "Attempts that did not start because a budget was used up or could not be checked.",
+    ("scope",),
+)
 TURNS_ABANDONED: Final = _counter(
     "breadcrumbs_turns_abandoned_total",
     "Turns that ended here without a result because the lane was lost or released. Another worker handles the event.",

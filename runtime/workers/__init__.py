@@ -7,6 +7,7 @@ only one worker can commit in a lane.
 """
 
 __all__ = [
+    "budgets",
     "dead_letters",
     "definitions",
     "errors",

@@ -29,7 +29,9 @@ from breadcrumbs.runtime.store.fence import (
     TriggerGone,
 )
 from breadcrumbs.runtime.store.running_answers import SavedAnswer, ended_answers, next_run
+from breadcrumbs.runtime.store.spending import ModelUsage, Spending
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.telemetry.turns import TurnReport
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnStopped
 from breadcrumbs.runtime.workers.lane import Lane, session_key
@@ -66,6 +68,8 @@ class Turn:
     """Inputs from the memory of the process. Commits check that they are up to date."""
     bypasses_cache: bool = False
     """Read everything from the store, because inputs from the memory were outdated."""
+    unrecorded: list[ModelUsage] = field(default_factory=list)
+    """Usage of model calls that no commit has recorded. All attempts of an event in a worker share the list."""
     on_retry: Callable[[Exception, float], None] | None = None
     """Set by the handler to be told that the attempt failed and the next one begins after some seconds."""
 
@@ -87,14 +91,32 @@ class Turn:
         The last commit of a turn also acknowledges the event. `answer` is the id of the answer that the commit writes.
         """
         lease, since, cached = self.lane.lease, self.event.at, self.cached
+        spent = self._spending() if self.unrecorded else None
         self.lane.sessions.begin_commit(self.event)
         if acknowledge:
             self.commits = True
             up_to = self.lane.low_water_mark(finished=since)
             ended = self.ended_answers()
-            return Fence(lease, since, up_to, self.dead_letter, since=since, ended=ended, cached=cached)
+            return Fence(
+                lease, since, up_to, self.dead_letter, since=since, ended=ended, cached=cached, spent=spent
+            )
         ended = None if answer is None else self.ended_answers(answer)
-        return Fence(lease, since=since, ended=ended, cached=cached)
+        return Fence(lease, since=since, ended=ended, cached=cached, spent=spent)
+
+    def _spending(self) -> Spending:
+        # Calls are recorded on the day of the commit. The clock of this process can differ a little.
+        event = self.event
+        return Spending(event.owner_id, event.session_id, tuple(self.unrecorded), self.lane.leases.now())
+
+    def recorded(self, spent: Spending | None, written: Written) -> None:
+        """Note that a commit has recorded usage.
+
+        If the breadcrumb existed already, an earlier run of the commit wrote it, whose reply was lost, or an earlier
+        attempt. In the second case it is older than the model calls, and they are recorded by the next commit.
+        """
+        if spent is None or (written.found and written.created < spent.calls[0].started):
+            return
+        del self.unrecorded[: len(spent.calls)]
 
     def committed(self, store: Store, *crumbs: Breadcrumb) -> None:
         """Note the result of a commit. Without this call, the next turn of the session reads everything again."""

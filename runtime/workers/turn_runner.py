@@ -15,6 +15,7 @@ import structlog
 from breadcrumbs.runtime.errors import SessionGone, StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import LeaseLost, TriggerGone
+from breadcrumbs.runtime.store.spending import ModelUsage
 from breadcrumbs.runtime.telemetry.redaction import log_reason
 from breadcrumbs.runtime.telemetry.tracing import carried
 from breadcrumbs.runtime.telemetry.turns import TurnReport, TurnSubject
@@ -93,11 +94,13 @@ class TurnRunner:
     ) -> None:
         """Run attempts until an event is finished, or the lane is lost or released."""
         report: TurnReport | None = None
+        unrecorded: list[ModelUsage] = []
         again = True
         while again and await self._begin_attempt(lane, event, alone=alone):
             if report is None:
                 report = self._start_report(event)
             turn = Turn(event, self._attempt_number(lane, event), lane, slot, report)
+            turn.unrecorded = unrecorded
             report.attempt = turn.attempt
             lane.running[session] = turn
             try:

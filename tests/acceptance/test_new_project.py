@@ -23,7 +23,8 @@ from breadcrumbs.runtime.settings.settings import DEVELOPER, load_settings
 from tests.support.commands import CRUMB, ask, environment, server
 from tests.support.servers import free_port
 
-FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.py", ".gitignore"]
+FILES = ["crumb.toml", "context.json", "agents/assistant.json", "project_tools.py"]
+FILES += ["tests/test_assistant.py", ".gitignore"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,10 @@ __all__ = [
     "models",
     "operations",
     "records",
+    "session_views",
     "sessions",
     "system",
+    "usage",
     "worker_list",
     "workers",
 ]
