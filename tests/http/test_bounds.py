@@ -377,5 +377,5 @@ async def test_a_narrowed_token_has_a_limited_number_of_large_replies_in_flight(
                 for connection in sockets:
                     connection.close()
             async with asyncio.timeout(PATIENCE):
-                while (await client.get(path, headers=bearer)).status_code != 200:
+                while (await client.get(path, headers=bearer)).status_code != 200:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
