@@ -150,7 +150,7 @@ def test_every_check_runs_and_pytest_gets_the_arguments(project: Project) -> Non
     assert calls == [
         "ruff: check .",
         "ruff: format --check .",
-        "pytest: -n 3 --dist worksteal -q --durations=10 tests/unit -k two words",
+        "pytest: -n 5 --dist worksteal -q --durations=10 tests/unit -k two words",
         "mypy: ",
     ]
 
