@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.commands import CRUMB, ask, environment, server
+from tests.support.commands import CRUMB, ask, environment, run_here, server
 
 LIMIT = 120.0
 
@@ -40,12 +40,18 @@ class Backups:
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
         return done
 
+    def run_here(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Like `run`, without a process. This is for errors and for lists of the content."""
+        done = run_here(self.folder, *arguments)
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done
+
     def export(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return self.run("export", *arguments, "--data", self.data, code=code)
 
     def content(self, data: str) -> list[str]:
         """The data of a store: all lines of an export except its manifest."""
-        lines = self.run("export", "-", "--data", data).stdout.splitlines()
+        lines = self.run_here("export", "-", "--data", data).stdout.splitlines()
         return sorted(line for line in lines if not line.startswith(('{"export', '{"index')))
 
     def imported(self, *arguments: str) -> dict[str, Any]:
@@ -104,17 +110,18 @@ def test_a_missing_or_damaged_file_is_refused_and_nothing_is_written(running: Ba
         (("c.jsonl",), "c.jsonl is an increment"),
         (("b.jsonl", "c.jsonl"), "b.jsonl is an increment"),
     ):
-        refused = running.run("import", *files, "--data", "empty", code=1)
+        refused = running.run_here("import", *files, "--data", "empty", code=1)
         assert message in refused.stderr
-        report = running.run("export", "--verify", *files, code=1)
+        report = running.run_here("export", "--verify", *files, code=1)
         assert message in json.loads(report.stdout)["error"]
     damaged = (running.folder / "b.jsonl").read_bytes().replace(b"beta", b"bexa", 1)
     (running.folder / "damaged.jsonl").write_bytes(damaged)
     (running.folder / "cut.jsonl").write_bytes(damaged[: len(damaged) // 2])
     for name in ("damaged.jsonl", "cut.jsonl"):
-        refused = running.run("import", "a.jsonl", name, "c.jsonl", "--data", "empty", code=1)
+        refused = running.run_here("import", "a.jsonl", name, "c.jsonl", "--data", "empty", code=1)
         assert f"{name} is damaged" in refused.stderr
-        assert "damaged" in running.export("d.jsonl", "--since", name, code=1).stderr
+        later = ("export", "d.jsonl", "--since", name, "--data", running.data)
+        assert "damaged" in running.run_here(*later, code=1).stderr
     assert not (running.folder / "empty").exists()
     rescued = running.imported("a.jsonl", "damaged.jsonl", "--no-verify", "--data", "rescued")
     assert rescued["imported"] > 0
@@ -174,7 +181,7 @@ def test_a_wrong_call_is_explained(
     running: Backups, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     (running.folder / "plain.jsonl").write_text("")
-    done = running.run("export", *arguments, "--data", running.data, code=code)
+    done = running.run_here("export", *arguments, "--data", running.data, code=code)
     assert message in done.stderr
     assert not (running.folder / "x.jsonl").exists()
 

@@ -150,8 +150,8 @@ def test_every_check_runs_and_pytest_gets_the_arguments(project: Project) -> Non
     assert calls == [
         "ruff: check .",
         "ruff: format --check .",
+        "pytest: -n 5 --dist worksteal -q --durations=10 tests/unit -k two words",
         "mypy: ",
-        "pytest: -n 3 --dist worksteal -q --durations=10 tests/unit -k two words",
     ]
 
 
@@ -181,7 +181,30 @@ def test_the_first_line_has_the_expected_duration(
 
 def test_the_durations_of_the_checks_are_printed_at_the_end(project: Project) -> None:
     _, output = project.run()
-    assert re.search(r"durations: ruff check [\d.]+ s, .*, pytest [\d.]+ s", output.splitlines()[-2])
+    assert re.search(
+        r"durations: ruff check [\d.]+ s, .*, pytest [\d.]+ s, mypy [\d.]+ s", output.splitlines()[-2]
+    )
+
+
+def test_mypy_and_pytest_run_at_the_same_time(project: Project) -> None:
+    """Each waits for a file of the other."""
+    for name, other in (("mypy", "pytest"), ("pytest", "mypy")):
+        script = f"touch {name}-began; while ! [ -e {other}-began ]; do sleep 0.05; done"
+        (project.tools / name).write_text(f"#!/bin/sh\n{script}\n")
+    code, output = project.run()
+    assert code == 0, output
+
+
+def test_an_interrupted_run_also_ends_mypy(project: Project) -> None:
+    (project.tools / "mypy").write_text("#!/bin/sh\nexec sleep 1000\n")
+    project.use_pytest(hanging_test())
+    process = project.start("-n", "1")
+    left = {*project.pids(), *descendants_of(process.pid)}
+    process.terminate()
+    output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 143, output
+    assert not running() & left
+    assert (project.folder / "torn_down").exists()
 
 
 def test_output_that_is_not_a_terminal_has_no_escape_sequences(project: Project) -> None:

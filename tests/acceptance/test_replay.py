@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.commands import CRUMB, ask, environment, server
+from tests.support.commands import CRUMB, ask, environment, run_here, server
 from tests.support.model_server import ModelServer, Scenario
 from tests.support.servers import Server
 
@@ -151,7 +151,7 @@ def test_wrong_arguments_have_the_exit_code_2_and_call_no_model(world: World) ->
         ("--agent", str(broken)),
     )
     for option, value in invalid:
-        done = world.run(first, option, value, "--url", world.url)
+        done = run_here(world.folder, "replay", first, option, value, "--url", world.url)
         assert (done.returncode, done.stdout) == (2, ""), (option, value, done.stderr)
         assert (value if value.endswith("json") else option) in done.stderr
     for place in world.places:
@@ -161,7 +161,7 @@ def test_wrong_arguments_have_the_exit_code_2_and_call_no_model(world: World) ->
             ((world.message,), "not an answer"),
             ((first, "--model", "no-such-model"), "model"),
         ):
-            done = world.run(*arguments, *place)
+            done = run_here(world.folder, "replay", *arguments, *place)
             assert (done.returncode, done.stdout) == (2, ""), (arguments, done.stderr)
             assert expected in done.stderr, (arguments, done.stderr)
             assert "Traceback" not in done.stderr

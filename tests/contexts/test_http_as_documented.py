@@ -7,12 +7,12 @@ from typing import Any
 
 import schemathesis
 from hypothesis import HealthCheck, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.http.api.openapi import build_document
+from tests.support.openapi import call_and_check
 
 routes = ConfigRoutes(ConfigsInForce(None, None), None)  # type: ignore[arg-type]  # only the declarations are used
 operations = (*CONTEXTS, *routes.operations)
@@ -25,4 +25,4 @@ EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_reply_matches_the_document(case: schemathesis.Case[Any], served: str) -> None:
     """Allowed input can still be refused: JSON Schema cannot express that a config must not trigger itself."""
-    case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])
+    call_and_check(case, served)

@@ -359,9 +359,12 @@ async def test_a_narrowed_token_has_a_limited_number_of_large_replies_in_flight(
                     connection.sendall(
                         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
                     )
+                    connection.setblocking(False)
                     sockets.append(connection)
-                await asyncio.sleep(2)
-                started = [connection.recv(12).decode() for connection in sockets]
+                # The server runs in the same loop, so a blocking read could wait for ever.
+                async with asyncio.timeout(PATIENCE):
+                    loop = asyncio.get_running_loop()
+                    started = [(await loop.sock_recv(connection, 12)).decode() for connection in sockets]
                 assert sorted(started) == ["HTTP/1.1 200"] * 8 + ["HTTP/1.1 429"] * 4
                 bearer = {"authorization": f"Bearer {token}"}
                 refused = problem(await client.get(path, headers=bearer), 429, "rate-limited")
@@ -373,5 +376,6 @@ async def test_a_narrowed_token_has_a_limited_number_of_large_replies_in_flight(
             finally:
                 for connection in sockets:
                     connection.close()
-            await asyncio.sleep(0.5)
-            assert (await client.get(path, headers=bearer)).status_code == 200
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get(path, headers=bearer)).status_code != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)

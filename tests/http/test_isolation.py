@@ -291,8 +291,11 @@ async def play(url: str, steps: list[tuple[Any, Scope, int]]) -> None:
             await write_records(world, reader, n)
         for action, reader, n in steps:
             await action(world, reader, n)
-        for n, reader in enumerate(READERS * 3):  # finally every reader reads everything
+        for n, reader in enumerate(
+            READERS * 3
+        ):  # finally every reader uses several lists, and reads everything
             await list_some(world, reader, 1 + n)
+        for reader in READERS:
             await use_selectors(world, reader, 1)
             for id in range(len(world.crumbs)):
                 await read(world, reader, id)

@@ -1,4 +1,4 @@
-"""Real `crumb` processes, and requests to them."""
+"""Real `crumb` processes, requests to them, and commands in this process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from typer.testing import CliRunner
+
+from breadcrumbs.cli.app import app
 
 CRUMB = Path(sys.executable).parent / "crumb"
 
@@ -20,6 +23,16 @@ def environment(**extra: str) -> dict[str, str]:
     """The environment without settings of the person who runs the tests."""
     plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("CRUMB_")}
     return plain | {"NO_PROXY": "127.0.0.1", **extra}
+
+
+def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, without the start of another one. It gets no terminal and no signals."""
+    hidden = {name: None for name in os.environ if name.upper().startswith("CRUMB_")}
+    with chdir(folder):
+        done = CliRunner().invoke(app, arguments, env=hidden, prog_name="crumb")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(["crumb", *arguments], done.exit_code, done.stdout, done.stderr)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import IO, Any, Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _SAMPLE_SECONDS: Final = 1.0
@@ -56,6 +56,15 @@ class ProcessInfo:
         return self.pid, self.started
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a command."""
+
+    code: int
+    seconds: float
+    """The time from the start to the end."""
+
+
 def restore_interrupts() -> None:
     """Let SIGINT interrupt this process and its children, even if it was ignored at the start.
 
@@ -69,10 +78,10 @@ def restore_interrupts() -> None:
 
 
 class Supervisor:
-    """Runs commands one after another. Use it from the main thread, as a context manager.
+    """Runs commands. Use it from the main thread, as a context manager.
 
     Leaving the context ends every descendant process. `left_behind` then names those that had to be ended.
-    SIGINT, SIGTERM and SIGHUP raise `Interrupted` in `run`.
+    SIGINT, SIGTERM and SIGHUP raise `Interrupted` in `wait` and `run`.
     """
 
     def __init__(self, *, use_subreaper: bool = True) -> None:
@@ -82,6 +91,9 @@ class Supervisor:
         self._closed = threading.Event()
         self._sampler: threading.Thread | None = None
         self._interrupts = 0
+        self._running: dict[int, tuple[subprocess.Popen[Any], float]] = {}
+        """The commands by their process ids, each with the time of its start."""
+        self._ended: dict[int, Ended] = {}
 
     def __enter__(self) -> Supervisor:
         restore_interrupts()
@@ -103,28 +115,50 @@ class Supervisor:
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
         """Run a command to its end and return its exit code."""
-        command = subprocess.Popen(argv, env=env)
+        return self.wait(self.start(argv, env=env)).code
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | None = None
+    ) -> int:
+        """Start a command and return its process id. `output` gets what it prints, in place of our own output."""
+        errors = None if output is None else subprocess.STDOUT
+        command = subprocess.Popen(argv, env=env, stdout=output, stderr=errors)
+        self._running[command.pid] = command, time.monotonic()
+        return command.pid
+
+    def wait(self, pid: int) -> Ended:
+        """Wait until a started command has ended. Other commands can end meanwhile."""
         try:
-            return _wait_for(command.pid)
+            # Orphans are reaped too: tests take an unreaped process for a living one.
+            while pid not in self._ended:
+                self._note_end(*os.wait())
         except Interrupted as interrupted:
             # Ctrl-C in a terminal reaches the whole foreground group. A second SIGINT would break pytest's
             # teardown off, so only the other signals are passed on.
             if interrupted.number != signal.SIGINT:
-                command.send_signal(signal.SIGINT)
-            self._allow_to_end(command.pid)
+                for command, _ in self._running.values():
+                    command.send_signal(signal.SIGINT)
+            self._allow_to_end()
             raise
+        return self._ended.pop(pid)
+
+    def _note_end(self, pid: int, status: int) -> None:
+        if pid in self._running:
+            command, started = self._running.pop(pid)
+            command.returncode = os.waitstatus_to_exitcode(status)
+            self._ended[pid] = Ended(command.returncode, time.monotonic() - started)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
             raise Interrupted(number)
 
-    def _allow_to_end(self, pid: int) -> None:
-        """Give the command time for its teardown. A second signal ends the wait."""
+    def _allow_to_end(self) -> None:
+        """Give the commands time for their teardown. A second signal ends the wait."""
         deadline = time.monotonic() + _INTERRUPT_SECONDS
-        while time.monotonic() < deadline and self._interrupts < 2:
-            if pid in _reap():
-                return
+        while self._running and time.monotonic() < deadline and self._interrupts < 2:
+            for pid, status in _reap():
+                self._note_end(pid, status)
             time.sleep(_POLL_SECONDS)
 
     def _sample(self) -> None:
@@ -222,25 +256,17 @@ def _ask_ps() -> list[ProcessInfo]:
     return table
 
 
-def _wait_for(pid: int) -> int:
-    """Wait for one child. Reap orphans meanwhile: tests take an unreaped process for a living one."""
-    while True:
-        ended, status = os.wait()
-        if ended == pid:
-            return os.waitstatus_to_exitcode(status)
-
-
-def _reap() -> set[int]:
-    """Reap all ended children and return their pids."""
-    reaped: set[int] = set()
+def _reap() -> list[tuple[int, int]]:
+    """Reap all ended children. Return their pids and statuses."""
+    reaped: list[tuple[int, int]] = []
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return reaped
         if pid == 0:
             return reaped
-        reaped.add(pid)
+        reaped.append((pid, status))
 
 
 def _send(pid: int, number: signal.Signals) -> None:
