@@ -55,7 +55,7 @@ Reason = Literal[
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
 
-_POSITION: Final = attrgetter("crumb.position")
+POSITION: Final = attrgetter("crumb.position")
 """Sort key of candidates and items by time."""
 
 MAX_LEFT_OUT: Final = 100
@@ -207,10 +207,7 @@ def assemble(
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[
-            _describe_source(config, number, selection.found.get(number, 0), selection.counts.get(number))
-            for number in range(len(config.sources))
-        ],
+        sources=describe_sources(config, selection.found, selection.counts),
         users=users_of(trigger.tags),
     )
     chosen = _limit_candidates(config, trigger, selection, result)
@@ -301,6 +298,13 @@ def _limit_candidates(
     return limited.kept
 
 
+def plain_item(entry: SourceItem, place: ItemPlace, counter: TokenCounter) -> ContextItem:
+    """Return a candidate with its content and size. It has no hints, and its source has neither tags nor a limit."""
+    key, rank, crumb, number = entry
+    tokens = counter.count(crumb.visible_text)
+    return ContextItem(key, number, place, rank, tokens, crumb, crumb.visible_context)
+
+
 class _Filler:
     """Adds candidates to a context."""
 
@@ -319,12 +323,12 @@ class _Filler:
 
     def size_all(self, entries: Iterable[SourceItem], place: ItemPlace) -> list[ContextItem]:
         """Return candidates with their contents and sizes."""
-        plain, count = self._plain, self._counter.count
+        plain, counter = self._plain, self._counter
         return [
-            ContextItem(key, number, place, rank, count(crumb.visible_text), crumb, crumb.visible_context)
-            if number in plain and not crumb.own_hints  # most items
-            else self.size(SourceItem(key, rank, crumb, number), place)
-            for key, rank, crumb, number in entries
+            plain_item(entry, place, counter)
+            if entry.number in plain and not entry.crumb.own_hints  # most items
+            else self.size(entry, place)
+            for entry in entries
         ]
 
     def size(self, entry: SourceItem, place: ItemPlace, *, is_trigger: bool = False) -> ContextItem:
@@ -408,7 +412,7 @@ def _fill_in_steps(filler: _Filler, groups: _Groups, keep_tokens: int) -> None:
         shared += item.tokens if fits else 0
     entries = [*groups.own_attachments, *groups.messages, *groups.attachments]
     newest_first = [trigger, *filler.size_all(entries, "conversation")]
-    newest_first.sort(key=_POSITION, reverse=True)
+    newest_first.sort(key=POSITION, reverse=True)
     kept = len(newest_first)
     if result.tokens + sum([item.tokens for item in newest_first]) - trigger.tokens > result.budget:
         sizes = [
@@ -439,11 +443,15 @@ def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
         )
 
 
-def _describe_source(config: ContextConfig, number: int, found: int, count: int | None) -> dict[str, Any]:
-    described = dict(config.described_sources[number])
-    if count is not None:  # recorded, because deleted breadcrumbs cannot be counted later
-        described["count"] = count
-    described["found"] = found
+def describe_sources(
+    config: ContextConfig, found: Mapping[int | None, int], counts: Counts
+) -> list[dict[str, Any]]:
+    """Return the sources for the explanation. `found`: the number of items that each found within its window."""
+    described = [dict(source) for source in config.described_sources]
+    for number, source in enumerate(described):
+        if number in counts:  # recorded, because deleted breadcrumbs cannot be counted later
+            source["count"] = counts[number]
+        source["found"] = found.get(number, 0)
     return described
 
 
@@ -483,7 +491,7 @@ def _choose_candidates(
         else:
             left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     chosen_trigger = chosen.pop(trigger_id)
-    return [chosen_trigger, *sorted(chosen.values(), key=_POSITION, reverse=True)]
+    return [chosen_trigger, *sorted(chosen.values(), key=POSITION, reverse=True)]
 
 
 def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
@@ -566,7 +574,7 @@ def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: B
     """
     order, trigger_id = config.part_order, trigger.id_text
     conversation = [item for item in items if item.place == "conversation"]
-    conversation.sort(key=_POSITION)
+    conversation.sort(key=POSITION)
     ids = [item.crumb.id_text for item in conversation]
     last = conversation.pop(ids.index(trigger_id))
     if len(conversation) + 1 == len(items):

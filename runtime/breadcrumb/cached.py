@@ -30,6 +30,20 @@ class cached_attribute(Generic[T]):
         return value
 
 
+class Attached(Generic[T]):
+    """A value that a layer attaches to objects of a class that does not know it. It lives as long as the object."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def get(self, instance: object) -> T | None:
+        """Return the value of an object, or None if it has none."""
+        return instance.__dict__.get(self._name)
+
+    def set(self, instance: object, value: T) -> None:
+        instance.__dict__[self._name] = value
+
+
 def once_per_object(compute: Callable[[A], T]) -> Callable[[A], T]:
     """Return a function of one object that keeps its result in the object.
 
