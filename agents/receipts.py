@@ -31,8 +31,6 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-import orjson
-
 from breadcrumbs.agents.models.base import (
     CallObserver,
     Dialect,
@@ -184,8 +182,3 @@ def decode_digest(text: str) -> bytes:
     if len(raw) != 32:
         raise ValueError("a digest has 32 bytes")
     return raw
-
-
-def parts_digest(parts: Any) -> bytes:
-    """Return the digest of the parts of a context."""
-    return sha256(orjson.dumps(parts)).digest()

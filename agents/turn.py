@@ -154,7 +154,8 @@ class AgentTurns:
         if _is_beyond_hop_limit(request):
             return None
         try:
-            return replace(request, trigger=await self._fresh_trigger(request, recent_answers.answers))
+            trigger = await self._fresh_trigger(request, recent_answers.answers)
+            return request if trigger is request.trigger else replace(request, trigger=trigger)
         except NotFound:
             return None  # deleted or expired meanwhile
 

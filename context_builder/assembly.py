@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
-
-import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.item_cuts import Cut, cut_to_tokens
@@ -32,6 +29,7 @@ from breadcrumbs.runtime.breadcrumb.cached import once_per_object
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
+from breadcrumbs.runtime.retrieval.part_digests import new_parts_digest, parts_digest
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS, FEEDBACK
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -57,6 +55,8 @@ TRIGGER: Final = "trigger"
 
 POSITION: Final = attrgetter("crumb.position")
 """Sort key of candidates and items by time."""
+
+_CHECKSUM_LENGTH: Final = 16
 
 MAX_LEFT_OUT: Final = 100
 """Maximum number of left-out breadcrumbs that a context lists. Further ones are only counted."""
@@ -166,7 +166,7 @@ class Assembled:
             "tokens": self.tokens,
             "budget": self.budget,
             "counted_by": self.method,
-            "checksum": checksum(parts),
+            "checksum": new_checksum(parts),
             "sources": self.sources,
             "items": [item.reference() for item in self.items],
             "left_out": [out.reference() for out in self.left_out[:MAX_LEFT_OUT]],
@@ -661,4 +661,9 @@ def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[
 
 def checksum(parts: list[dict[str, Any]]) -> str:
     """Return a hash of the parts, to compare a rebuilt context with the original."""
-    return sha256(orjson.dumps(parts)).hexdigest()[:16]
+    return parts_digest(parts).hex()[:_CHECKSUM_LENGTH]
+
+
+def new_checksum(parts: list[dict[str, Any]]) -> str:
+    """Return the checksum of the parts of a new context. Its receipt needs the same digest."""
+    return new_parts_digest(parts).hex()[:_CHECKSUM_LENGTH]

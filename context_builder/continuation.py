@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from breadcrumbs.context_builder.assembly import (
     POSITION,
     Assembled,
-    checksum,
     describe_sources,
+    new_checksum,
     plain_item,
     render_item,
 )
@@ -111,7 +111,7 @@ def continue_conversation(
     explanation = {
         **last.explanation,
         "tokens": tokens,
-        "checksum": checksum(parts),
+        "checksum": new_checksum(parts),
         "sources": describe_sources(config, dict(enumerate(kept)), fetched.counts),
         "items": [*references, *[item.reference() for item in items]],
     }

@@ -426,8 +426,7 @@ def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
     )
     if session is None:
         return _Plan((shared,))
-    own = _plan_session(request, source, session)
-    return replace(own, reads=(*own.reads, shared))
+    return _Plan((*_plan_session(request, source, session).reads, shared))
 
 
 async def _list_session_or_shared(request: _FetchRequest, source: Source) -> list[Breadcrumb]:

@@ -66,6 +66,9 @@ _SessionKey: TypeAlias = tuple[UUID, str]
 
 _MISSING: Final = object()
 
+_SESSION_READS: Final = (RecentRead, CountRead, NewestRead, PauseRead, ChoicesRead)
+"""Reads that a session in the cache can answer alone."""
+
 
 class Results(NamedTuple):
     """Results of reads, in their order."""
@@ -452,13 +455,13 @@ class _TurnReads:
     def _answer(self, read: AnyRead, now: int) -> Any:
         if self._as_of is None:
             return _MISSING
+        if isinstance(read, _SESSION_READS):
+            return self._session.answer(read, now)
         if isinstance(read, LastWriteRead):
             return self._as_of
         if isinstance(read, VersionRead):
             return self._find_trigger(read)
-        if isinstance(read, SharedRead):
-            return self._find_shared(read)
-        return self._session.answer(read, now)
+        return self._find_shared(read) if isinstance(read, SharedRead) else _MISSING
 
     def _find_trigger(self, read: VersionRead) -> Any:
         event = self._event
