@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
 
 _PURPOSE = b"breadcrumbs prompt cache\0"
 
 
+@lru_cache(4_096)  # each turn of a session needs the same key
 def prompt_cache_key(owner: UUID, session_id: str | None, agent_id: str) -> str:
     """Return the key of the prompts of one agent in one session, or an empty text without a session.
 

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.agents.models.base import ModelRequest, PromptMessage
-from breadcrumbs.agents.receipts import TurnRecord, encode_digest, local_request, parts_digest
+from breadcrumbs.agents.receipts import TurnRecord, encode_digest, local_request
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.setups import Setup, Setups
+from breadcrumbs.runtime.retrieval.part_digests import new_parts_digest
 from breadcrumbs.runtime.store.store import Store
 
 FUNCTION = "function"
@@ -71,7 +72,7 @@ class ReceiptWriter:
     async def _start(self, owner: UUID, setup: Setup, shown: ShownParts) -> dict[str, Any]:
         receipt: dict[str, Any] = {
             "setup": encode_digest(await self._setups.digest(owner, setup)),
-            "context": encode_digest(parts_digest(shown.parts)),
+            "context": encode_digest(new_parts_digest(shown.parts)),
         }
         if shown.references is not None:
             receipt["items"] = shown.references

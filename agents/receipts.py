@@ -40,8 +40,6 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-import orjson
-
 from breadcrumbs.agents.models.base import (
     CallObserver,
     Dialect,
@@ -244,8 +242,3 @@ def decode_digest(text: str) -> bytes:
     if len(raw) != 32:
         raise ValueError("a digest has 32 bytes")
     return raw
-
-
-def parts_digest(parts: Any) -> bytes:
-    """Return the digest of the parts of a context."""
-    return sha256(orjson.dumps(parts)).digest()

@@ -160,7 +160,8 @@ class AgentTurns:
         if await self.limits.stops(self._store, request):
             return None
         try:
-            return replace(request, trigger=await self._fresh_trigger(request, recent_answers.answers))
+            trigger = await self._fresh_trigger(request, recent_answers.answers)
+            return request if trigger is request.trigger else replace(request, trigger=trigger)
         except NotFound:
             return None  # deleted or expired meanwhile
 

@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
-from uuid import UUID
-
-import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.item_cuts import Cut, cut_to_tokens
@@ -29,9 +25,11 @@ from breadcrumbs.context_builder.stepped_budget import first_kept
 from breadcrumbs.context_builder.stepped_windows import NO_COUNTS, Counts, Trimmed, trim
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.cached import once_per_object
 from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
+from breadcrumbs.runtime.retrieval.part_digests import new_parts_digest, parts_digest
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 from breadcrumbs.runtime.schema_names import ATTACHMENT_SCHEMAS, FEEDBACK
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -55,8 +53,10 @@ Reason = Literal[
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
 
-_POSITION: Final = attrgetter("crumb.created", "crumb.id_text")
+POSITION: Final = attrgetter("crumb.position")
 """Sort key of candidates and items by time."""
+
+_CHECKSUM_LENGTH: Final = 16
 
 MAX_LEFT_OUT: Final = 100
 """Maximum number of left-out breadcrumbs that a context lists. Further ones are only counted."""
@@ -87,20 +87,21 @@ class ContextItem(NamedTuple):
 
     def reference(self) -> dict[str, Any]:
         """Return the reference that is stored in the explanation."""
+        source, number, place, rank, tokens, crumb, _, matched, cut = self
         reference: dict[str, Any] = {
-            "id": self.crumb.id_text,
-            "version": self.crumb.version,
-            "source": self.source,
-            "place": self.place,
-            "rank": self.rank,
-            "tokens": self.tokens,
+            "id": crumb.id_text,
+            "version": crumb.version,
+            "source": source,
+            "place": place,
+            "rank": rank,
+            "tokens": tokens,
         }
-        if self.number is not None:
-            reference["number"] = self.number
-        if self.matched:
-            reference["matched"] = list(self.matched)
-        if self.cut is not None:
-            reference["cut"] = self.cut._asdict()
+        if number is not None:
+            reference["number"] = number
+        if matched:
+            reference["matched"] = list(matched)
+        if cut is not None:
+            reference["cut"] = cut._asdict()
         return reference
 
 
@@ -151,9 +152,12 @@ class Assembled:
 
     def parts(self) -> list[dict[str, Any]]:
         """Render the parts of the prompt."""
+        users = self.users
         return group_parts(
-            (item.place, item.source, render_item(item.crumb, item.place, item.content, self.users))
-            for item in self.items
+            [
+                (place, source, render_item(crumb, place, content, users))
+                for source, _, place, _, _, crumb, content, _, _ in self.items
+            ]
         )
 
     def explain(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -162,7 +166,7 @@ class Assembled:
             "tokens": self.tokens,
             "budget": self.budget,
             "counted_by": self.method,
-            "checksum": checksum(parts),
+            "checksum": new_checksum(parts),
             "sources": self.sources,
             "items": [item.reference() for item in self.items],
             "left_out": [out.reference() for out in self.left_out[:MAX_LEFT_OUT]],
@@ -203,10 +207,7 @@ def assemble(
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[
-            _describe_source(config, number, selection.found.get(number, 0), selection.counts.get(number))
-            for number in range(len(config.sources))
-        ],
+        sources=describe_sources(config, selection.found, selection.counts),
         users=users_of(trigger.tags),
     )
     chosen = _limit_candidates(config, trigger, selection, result)
@@ -297,6 +298,13 @@ def _limit_candidates(
     return limited.kept
 
 
+def plain_item(entry: SourceItem, place: ItemPlace, counter: TokenCounter) -> ContextItem:
+    """Return a candidate with its content and size. It has no hints, and its source has neither tags nor a limit."""
+    key, rank, crumb, number = entry
+    tokens = counter.count(crumb.visible_text)
+    return ContextItem(key, number, place, rank, tokens, crumb, crumb.visible_context)
+
+
 class _Filler:
     """Adds candidates to a context."""
 
@@ -313,12 +321,19 @@ class _Filler:
         self._definitions = definitions
         self._plain = config.plain_sources if not definitions else frozenset[int | None]()
 
+    def size_all(self, entries: Iterable[SourceItem], place: ItemPlace) -> list[ContextItem]:
+        """Return candidates with their contents and sizes."""
+        plain, counter = self._plain, self._counter
+        return [
+            plain_item(entry, place, counter)
+            if entry.number in plain and not entry.crumb.own_hints  # most items
+            else self.size(entry, place)
+            for entry in entries
+        ]
+
     def size(self, entry: SourceItem, place: ItemPlace, *, is_trigger: bool = False) -> ContextItem:
         """Return a candidate with its content and size. The trigger is never cut."""
         key, rank, crumb, number = entry
-        if number in self._plain and not crumb.own_hints:  # most items
-            tokens = self._counter.count(crumb.visible_text)
-            return ContextItem(key, number, place, rank, tokens, crumb, crumb.visible_context)
         hints, _ = find_hints(crumb, self._definitions)
         source = None if number is None else self._config.sources[number]
         matched = () if source is None else _matched_tags(source, crumb)
@@ -329,13 +344,14 @@ class _Filler:
         content, tokens, cut = cut_to_tokens(model_content(crumb, hints), source.max_tokens, self._counter)
         return ContextItem(key, number, place, rank, tokens, crumb, content, matched, cut)
 
-    def add(self, item: ContextItem) -> None:
-        self.result.tokens += item.tokens
-        self.result.items.append(item)
+    def add(self, *items: ContextItem) -> None:
+        self.result.tokens += sum([item.tokens for item in items])
+        self.result.items += items
         if self._definitions:
-            _, definition = find_hints(item.crumb, self._definitions)
-            if definition is not None and item.crumb.schema_name is not None:
-                self.result.definitions[item.crumb.schema_name] = definition
+            for item in items:
+                _, definition = find_hints(item.crumb, self._definitions)
+                if definition is not None and item.crumb.schema_name is not None:
+                    self.result.definitions[item.crumb.schema_name] = definition
 
     def leave_out(self, item: ContextItem) -> None:
         self.result.left_out.append(LeftOut(item.source, item.number, item.crumb, "over budget", item.tokens))
@@ -345,6 +361,10 @@ class _Filler:
         fits = self.result.tokens + item.tokens <= self.result.budget
         (self.add if fits else self.leave_out)(item)
         return fits
+
+    def add_all_that_fit(self, entries: Iterable[SourceItem], place: ItemPlace) -> None:
+        for item in self.size_all(entries, place):
+            self.add_if_it_fits(item)
 
     def end_conversation(self, *, is_cut: bool) -> None:
         """Remove answers whose questions did not fit."""
@@ -359,24 +379,21 @@ def _fill(filler: _Filler, groups: _Groups) -> None:
     """
     filler.add(filler.size(groups.trigger, "conversation", is_trigger=True))
     is_full = False
-    for entry in groups.own_attachments:
-        filler.add_if_it_fits(filler.size(entry, "conversation"))
+    filler.add_all_that_fit(groups.own_attachments, "conversation")
     # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
-    for entry in groups.messages:
-        item = filler.size(entry, "conversation")
+    for item in filler.size_all(groups.messages, "conversation"):
         if is_full:
             filler.leave_out(item)
         else:
             is_full = not filler.add_if_it_fits(item)
-    for entry in groups.attachments:
-        item = filler.size(entry, "conversation")
+    for item in filler.size_all(groups.attachments, "conversation"):
         if is_full:
             filler.leave_out(item)
         else:
             filler.add_if_it_fits(item)
     filler.end_conversation(is_cut=is_full)
-    for entry, place in (*groups.shared, *groups.elsewhere):
-        filler.add_if_it_fits(filler.size(entry, place))
+    filler.add_all_that_fit(groups.shared, "shared")
+    filler.add_all_that_fit(groups.elsewhere, "elsewhere")
 
 
 def _fill_in_steps(filler: _Filler, groups: _Groups, keep_tokens: int) -> None:
@@ -389,26 +406,25 @@ def _fill_in_steps(filler: _Filler, groups: _Groups, keep_tokens: int) -> None:
     trigger = filler.size(groups.trigger, "conversation", is_trigger=True)
     filler.add(trigger)
     shared, room = 0, result.budget - keep_tokens
-    for entry, place in groups.shared:
-        item = filler.size(entry, place)
+    for item in filler.size_all(groups.shared, "shared"):
         fits = shared + item.tokens <= room
         (filler.add if fits else filler.leave_out)(item)
         shared += item.tokens if fits else 0
     entries = [*groups.own_attachments, *groups.messages, *groups.attachments]
-    newest_first = [trigger, *[filler.size(entry, "conversation") for entry in entries]]
-    newest_first.sort(key=_POSITION, reverse=True)
+    newest_first = [trigger, *filler.size_all(entries, "conversation")]
+    newest_first.sort(key=POSITION, reverse=True)
     kept = len(newest_first)
     if result.tokens + sum([item.tokens for item in newest_first]) - trigger.tokens > result.budget:
         sizes = [
             (item.tokens, item.crumb.schema_name not in ATTACHMENT_SCHEMAS) for item in reversed(newest_first)
         ]
         kept -= first_kept(sizes, result.budget - shared, keep_tokens)
-    for number, item in enumerate(newest_first):
+    filler.add(*[item for item in newest_first[:kept] if item is not trigger])
+    for item in newest_first[kept:]:
         if item is not trigger:
-            (filler.add if number < kept else filler.leave_out)(item)
+            filler.leave_out(item)
     filler.end_conversation(is_cut=kept < len(newest_first))
-    for entry, place in groups.elsewhere:
-        filler.add_if_it_fits(filler.size(entry, place))
+    filler.add_all_that_fit(groups.elsewhere, "elsewhere")
 
 
 def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
@@ -427,11 +443,15 @@ def _remove_cut_answers(result: Assembled, config: ContextConfig) -> None:
         )
 
 
-def _describe_source(config: ContextConfig, number: int, found: int, count: int | None) -> dict[str, Any]:
-    described = dict(config.described_sources[number])
-    if count is not None:  # recorded, because deleted breadcrumbs cannot be counted later
-        described["count"] = count
-    described["found"] = found
+def describe_sources(
+    config: ContextConfig, found: Mapping[int | None, int], counts: Counts
+) -> list[dict[str, Any]]:
+    """Return the sources for the explanation. `found`: the number of items that each found within its window."""
+    described = [dict(source) for source in config.described_sources]
+    for number, source in enumerate(described):
+        if number in counts:  # recorded, because deleted breadcrumbs cannot be counted later
+            source["count"] = counts[number]
+        source["found"] = found.get(number, 0)
     return described
 
 
@@ -459,7 +479,9 @@ def _choose_candidates(
             if chosen[id].number is None:
                 chosen[id] = SourceItem(entry.source, entry.rank, trigger, entry.number)
             continue
-        reason = None if _is_visible(crumb, visible_schemas) else exclusion_reason(crumb, config)
+        # The first condition decides most cases faster than `exclusion_reason`.
+        is_visible = crumb.schema_name in visible_schemas and not crumb.is_withheld
+        reason = None if is_visible else exclusion_reason(crumb, config)
         if reason is None and id in chosen:
             reason = "duplicate"
         if reason is None and crumb.created > now and waits_for_its_turn(config, trigger, crumb):
@@ -469,16 +491,7 @@ def _choose_candidates(
         else:
             left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     chosen_trigger = chosen.pop(trigger_id)
-    return [chosen_trigger, *sorted(chosen.values(), key=_POSITION, reverse=True)]
-
-
-def _is_visible(crumb: Breadcrumb, visible_schemas: frozenset[str]) -> bool:
-    """Return whether a breadcrumb is certainly not excluded. This decides most cases faster than `exclusion_reason`."""
-    return (
-        crumb.schema_name in visible_schemas
-        and crumb.sensitivity != "secret"
-        and crumb.visibility != "private"
-    )
+    return [chosen_trigger, *sorted(chosen.values(), key=POSITION, reverse=True)]
 
 
 def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
@@ -508,7 +521,7 @@ def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadc
 
 def _attached_since(config: ContextConfig, trigger: Breadcrumb, candidates: Sequence[SourceItem]) -> int:
     """Return the time of the message before the trigger. Later attachments belong to the trigger."""
-    if not any(entry.crumb.schema_name in ATTACHMENT_SCHEMAS for entry in candidates):
+    if ATTACHMENT_SCHEMAS.isdisjoint([entry.crumb.schema_name for entry in candidates]):
         return 0
     earlier = (
         crumb.created
@@ -528,22 +541,24 @@ class _Groups(NamedTuple):
     """The conversation."""
     attachments: list[SourceItem]
     """Attachments of earlier messages."""
-    shared: list[tuple[SourceItem, ItemPlace]]
-    elsewhere: list[tuple[SourceItem, ItemPlace]]
+    shared: list[SourceItem]
+    """Breadcrumbs without a session."""
+    elsewhere: list[SourceItem]
+    """Breadcrumbs of other sessions."""
 
 
 def _group_by_priority(candidates: Sequence[SourceItem], trigger: Breadcrumb, attached_since: int) -> _Groups:
     """Return the candidates by priority. The first candidate is the trigger."""
     groups = _Groups(candidates[0], [], [], [], [], [])
+    session, messages = trigger.session_id, groups.messages
     for entry in candidates[1:]:
         crumb = entry.crumb
-        place = item_place(crumb, trigger.id, trigger.session_id)
-        if place == "shared":
-            groups.shared.append((entry, place))
-        elif place == "elsewhere":
-            groups.elsewhere.append((entry, place))
+        if crumb.session_id is None:
+            groups.shared.append(entry)
+        elif crumb.session_id != session:
+            groups.elsewhere.append(entry)
         elif crumb.schema_name not in ATTACHMENT_SCHEMAS:
-            groups.messages.append(entry)
+            messages.append(entry)
         elif crumb.created > attached_since:
             groups.own_attachments.append(entry)
         else:
@@ -559,10 +574,11 @@ def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: B
     """
     order, trigger_id = config.part_order, trigger.id_text
     conversation = [item for item in items if item.place == "conversation"]
-    conversation.sort(key=_POSITION)
-    last = [item for item in conversation if item.crumb.id_text == trigger_id]
-    if len(conversation) == len(items):
-        items[:] = [*(item for item in conversation if item is not last[0]), *last]
+    conversation.sort(key=POSITION)
+    ids = [item.crumb.id_text for item in conversation]
+    last = conversation.pop(ids.index(trigger_id))
+    if len(conversation) + 1 == len(items):
+        items[:] = [*conversation, last]
         return
 
     def position(item: ContextItem) -> tuple[bool, int, int, str]:
@@ -571,7 +587,7 @@ def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: B
     others = sorted((item for item in items if item.place != "conversation"), key=position)
     stable = [item for item in others if item.place == "shared" and _is_stable(config, item.number)]
     volatile = [item for item in others if item not in stable]
-    items[:] = [*stable, *(item for item in conversation if item is not last[0]), *volatile, *last]
+    items[:] = [*stable, *conversation, *volatile, last]
 
 
 def _is_stable(config: ContextConfig, number: int | None) -> bool:
@@ -585,20 +601,30 @@ def _is_stable(config: ContextConfig, number: int | None) -> bool:
     return fetch.method == "latest" or fetch.scope == "current"
 
 
-def item_place(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> ItemPlace:
-    """Return the place of a breadcrumb in a context with this trigger and session."""
-    if crumb.session_id is None:
-        return "conversation" if crumb.id == trigger_id else "shared"
-    return "conversation" if crumb.session_id == session_id else "elsewhere"
-
-
 # Rendering, used for new contexts and for contexts that are rebuilt later.
 
 
 def render_item(
     crumb: Breadcrumb, place: ItemPlace, content: dict[str, Any], trigger_users: list[str]
 ) -> dict[str, Any]:
-    """Return an item as it is stored in a part of a context."""
+    """Return an item as it is stored in a part of a context. It must not be modified."""
+    if place != "elsewhere" and content is crumb.visible_context and crumb.users == trigger_users:
+        return _usual_item(crumb)
+    return _render_item(crumb, place, content, trigger_users)
+
+
+@once_per_object
+def _usual_item(crumb: Breadcrumb) -> dict[str, Any]:
+    """Return an item of this session or of no session, with its whole content and no other users.
+
+    Most items are of this kind. They are rendered once, and all contexts of the session share them.
+    """
+    return _render_item(crumb, "conversation", crumb.visible_context, crumb.users)
+
+
+def _render_item(
+    crumb: Breadcrumb, place: ItemPlace, content: dict[str, Any], trigger_users: list[str]
+) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": crumb.id_text, "created_at": crumb.created_at}
     if crumb.schema_name is not None:
         shown["schema_name"] = crumb.schema_name
@@ -622,12 +648,12 @@ def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[
     If volatile items are between the conversation and the trigger, the trigger is a part of its own.
     """
     parts: list[dict[str, Any]] = []
-    last: tuple[str, str] | None = None
+    last_place = last_key = ""
     items: list[dict[str, Any]] = []
     for place, source, item in shown:
         key = "conversation" if place == "conversation" else source
-        if (place, key) != last:
-            last, items = (place, key), []
+        if key != last_key or place != last_place:
+            last_place, last_key, items = place, key, []
             parts.append({"place": place, "key": key, "items": items})
         items.append(item)
     return parts
@@ -635,4 +661,9 @@ def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[
 
 def checksum(parts: list[dict[str, Any]]) -> str:
     """Return a hash of the parts, to compare a rebuilt context with the original."""
-    return sha256(orjson.dumps(parts)).hexdigest()[:16]
+    return parts_digest(parts).hex()[:_CHECKSUM_LENGTH]
+
+
+def new_checksum(parts: list[dict[str, Any]]) -> str:
+    """Return the checksum of the parts of a new context. Its receipt needs the same digest."""
+    return new_parts_digest(parts).hex()[:_CHECKSUM_LENGTH]

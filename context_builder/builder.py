@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.context_builder.archiving import ContextArchive
@@ -26,6 +26,12 @@ from breadcrumbs.context_builder.context_breadcrumb import (
     check_hops,
     context_breadcrumb,
     context_id,
+)
+from breadcrumbs.context_builder.continuation import (
+    CONVERSATION,
+    Conversation,
+    continue_conversation,
+    conversation_of,
 )
 from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
 from breadcrumbs.context_builder.references import gathered_references
@@ -55,6 +61,14 @@ from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
 from breadcrumbs.runtime.workers.turn_spans import turn_span
 
 _CREATOR = "context-builder"
+
+
+class _NewVersion(NamedTuple):
+    """The next version of a context."""
+
+    new: BreadcrumbCreate
+    conversation: Conversation | None = None
+    """The conversation that the next turn can continue."""
 
 
 class ContextBuilder:
@@ -150,11 +164,11 @@ class ContextBuilder:
 
     async def _rebuild(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb) -> Breadcrumb:
         inputs = await self._inputs.load(config, trigger)
-        new = await self._new_version(turn, config, trigger, inputs)
+        version = await self._new_version(turn, config, trigger, inputs)
         if inputs.paused_at is not None:
-            new.tags.remove(config.consumer_tag)
-        new.tags.append(INTERNAL)
-        return await self._put(turn, context_id(self._store, config, trigger), new, inputs.previous)
+            version.new.tags.remove(config.consumer_tag)
+        version.new.tags.append(INTERNAL)
+        return await self._put(turn, context_id(self._store, config, trigger), version, inputs.previous)
 
     # Messages
 
@@ -210,49 +224,66 @@ class ContextBuilder:
     async def _write(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
     ) -> None:
-        new = await self._new_version(turn, config, trigger, inputs)
+        version = await self._new_version(turn, config, trigger, inputs)
         # Contexts of messages from during the pause get no consumer tag, so they are not answered yet. Messages from
         # before the pause are still answered.
         if inputs.paused_at is not None and inputs.paused_at <= turn.event.at:
-            new.tags.remove(config.consumer_tag)
-            new.tags.append(INTERNAL)
+            version.new.tags.remove(config.consumer_tag)
+            version.new.tags.append(INTERNAL)
         id = context_id(self._store, config, trigger)
-        await self._put(turn, id, new, inputs.previous, acknowledge=last)
+        await self._put(turn, id, version, inputs.previous, acknowledge=last)
 
     async def _new_version(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs
-    ) -> BreadcrumbCreate:
-        fetched = inputs.fetching.fetched()
-        assembled = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
-        if (spans := tracing.active) is not None:
-            describe_retrieval(spans, trigger, assembled)
+    ) -> _NewVersion:
         owner = trigger.owner_id
+        parts, explanation, conversation = await self._build_parts(config, trigger, inputs)
         await self._archive.keep_config(owner, config, self._configs.source_of(owner, config))
-        await self._archive.keep_hints(owner, assembled.definitions)
         check_hops(trigger, self._max_hops)
         try:
             new = context_breadcrumb(
-                config, trigger, assembled, as_of=inputs.as_of, inherited=self._inherited
+                config, trigger, parts, explanation, as_of=inputs.as_of, inherited=self._inherited
             )
         except InvalidInput as error:
             raise TurnFailed(f"the context for {config.consumer_id} cannot be stored: {error}") from error
         if turn.event.operation == "retried":
             new.context["retried_at"] = turn.event.at
-        return new
+        return _NewVersion(new, conversation)
+
+    async def _build_parts(
+        self, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs
+    ) -> tuple[list[dict[str, Any]], dict[str, Any], Conversation | None]:
+        """Return the parts of a context, its explanation, and the conversation that the next turn can continue."""
+        fetched = inputs.fetching.fetched()
+        spans = tracing.active
+        last = None if inputs.previous is None or spans is not None else CONVERSATION.get(inputs.previous)
+        if last is not None and not await self._hints.definitions(trigger.owner_id, config.source_schemas):
+            conversation = continue_conversation(last, config, trigger, fetched, token_counter())
+            if conversation is not None:
+                return conversation.parts, conversation.explanation, conversation
+        assembled = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
+        if spans is not None:
+            describe_retrieval(spans, trigger, assembled)
+        await self._archive.keep_hints(trigger.owner_id, assembled.definitions)
+        parts = assembled.parts()
+        explanation = assembled.explain(parts)
+        return parts, explanation, conversation_of(config, fetched, assembled, parts, explanation)
 
     async def _put(
         self,
         turn: Turn,
         id: UUID,
-        new: BreadcrumbCreate,
+        version: _NewVersion,
         previous: Breadcrumb | None,
         *,
         acknowledge: bool = False,
     ) -> Breadcrumb:
         fence = turn.fence(acknowledge=acknowledge)
         crumb = await self._store.put(
-            turn.event.owner_id, id, new, after=previous, slim=references_only, fence=fence
+            turn.event.owner_id, id, version.new, after=previous, slim=references_only, fence=fence
         )
+        if version.conversation is not None:
+            CONVERSATION.set(crumb, version.conversation)
         turn.committed(self._store, crumb)
         return crumb
 
@@ -318,7 +349,8 @@ class ContextBuilder:
             return
         others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
         tags = [*others, *([config.consumer_tag] if active else []), INTERNAL]
-        await self._put(turn, id, newest.apply_change(BreadcrumbUpdate(tags=tags)), newest)
+        version = _NewVersion(newest.apply_change(BreadcrumbUpdate(tags=tags)))
+        await self._put(turn, id, version, newest)
 
     async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         try:

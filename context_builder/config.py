@@ -24,7 +24,7 @@ from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.retrieval.sources import COUNTABLE, Source, SourceKey, SourceTags
-from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, INTERNAL_SCHEMAS
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, ATTACHMENT_SCHEMAS, INTERNAL_SCHEMAS
 from breadcrumbs.runtime.store.archive import SHORT_DIGEST, digest_of
 
 CONSUMER: Final = "consumer:"
@@ -244,9 +244,15 @@ class ContextConfig(_ConfigModel):
     def visible_schemas(self) -> frozenset[str]:
         """Schemas of the sources that nothing excludes. Empty if tags are excluded."""
         hidden = {*self.exclude.schema_names, *INTERNAL_SCHEMAS, self.output.schema_name}
-        names = {source.schema_name for source in self.sources if source.schema_name is not None}
-        visible = {name for name in names if name not in hidden and not name.startswith("system.")}
+        visible = {
+            name for name in self.source_schemas if name not in hidden and not name.startswith("system.")
+        }
         return frozenset(() if self.exclude.tags else visible)
+
+    @cached_property
+    def source_schemas(self) -> frozenset[str]:
+        """Schemas that the sources name."""
+        return frozenset(source.schema_name for source in self.sources if source.schema_name is not None)
 
     @cached_property
     def plain_sources(self) -> frozenset[int | None]:
@@ -255,6 +261,19 @@ class ContextConfig(_ConfigModel):
             number
             for number, source in enumerate(self.sources)
             if source.max_tokens is None and not (source.any_tags or source.all_tags)
+        )
+
+    @cached_property
+    def conversation_sources(self) -> frozenset[int]:
+        """Indexes of the sources that find messages of the session, with all their text and each by only one source."""
+        schemas = Counter(source.schema_name for source in self.sources)
+        return frozenset(
+            number
+            for number, source in enumerate(self.sources)
+            if source.is_countable
+            and source.max_tokens is None
+            and source.schema_name in self.visible_schemas - ATTACHMENT_SCHEMAS
+            and schemas[source.schema_name] == 1
         )
 
     @cached_property

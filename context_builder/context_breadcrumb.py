@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from breadcrumbs.context_builder.assembly import Assembled
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
@@ -40,13 +39,13 @@ def context_id(store: Store, config: ContextConfig, trigger: Breadcrumb | Event)
 def context_breadcrumb(
     config: ContextConfig,
     trigger: Breadcrumb,
-    assembled: Assembled,
+    parts: list[dict[str, Any]],
+    explanation: dict[str, Any],
     *,
     as_of: int,
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
     """Return the breadcrumb that stores a context."""
-    parts = assembled.parts()
     context: dict[str, Any] = {
         "consumer_id": config.consumer_id,
         "trigger_id": str(trigger.id),
@@ -57,7 +56,7 @@ def context_breadcrumb(
         "as_of_time": times.to_text(as_of),
         "config": config.digest,
         "parts": parts,
-        "explain": assembled.explain(parts),
+        "explain": explanation,
     }
     if trigger.schema_name != USER_MESSAGE:
         # The agent that was chosen for a session answers only contexts of users' messages.

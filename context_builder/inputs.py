@@ -126,5 +126,5 @@ async def _read(
 
 def _schemas_of(configs: Sequence[ContextConfig], trigger: Event | Breadcrumb) -> set[str]:
     """Return the schemas of the sources and of the trigger."""
-    names = {source.schema_name for config in configs for source in config.sources} | {trigger.schema_name}
-    return {name for name in names if name is not None}
+    own = () if trigger.schema_name is None else (trigger.schema_name,)
+    return set(own).union(*(config.source_schemas for config in configs))

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.stepped_windows import Trimmed
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.cached import once_per_object
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 
 LimitReason = Literal["over limit", "without its question"]
@@ -25,6 +26,7 @@ class Limited(NamedTuple):
     left_out: list[tuple[SourceItem, LimitReason]]
 
 
+@once_per_object
 def questions_of(crumb: Breadcrumb) -> tuple[str, ...]:
     """Return the ids of the messages that a breadcrumb answers. Empty if it answers none."""
     context = crumb.context

@@ -46,6 +46,8 @@ _NO_IMAGES = "You cannot see it, because you accept no images: tell the user if 
 _MAX_REASONING_CHARACTERS = 1 << 16
 _MAX_NAME_CHARACTERS = 200
 
+_PLAIN_ROLES = ("user", "assistant", "system")
+"""Roles of messages that need no other fields."""
 _PORTABLE_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _TEMPORARY_STATUS = frozenset((408, 409, 425, 429))
@@ -103,7 +105,12 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
     if request.cache_key and CACHE_KEY not in omit:
         body[CACHE_KEY] = request.cache_key
     shows_images = IMAGES not in omit
-    body["messages"] = [_message_json(message, shows_images) for message in request.messages]
+    body["messages"] = [
+        {"role": message.role, "content": message.content}
+        if message.name is None and message.role in _PLAIN_ROLES and not message.tool_calls and not message.images
+        else _message_json(message, shows_images)  # the condition holds for most messages
+        for message in request.messages
+    ]
     try:
         return orjson.dumps(body)
     except TypeError as error:

@@ -86,49 +86,54 @@ class OfflineModel:
 def _reply(request: ModelRequest) -> ModelReply:
     if results := describe_results(request.messages):
         return _text_reply("\n".join(results))
-    received = [
-        message for message in request.messages if message.role == "user" and message.name != _BACKGROUND
-    ]
-    if not received:
+    received = (
+        message
+        for message in reversed(request.messages)
+        if message.role == "user" and message.name != _BACKGROUND
+    )
+    current = next(received, None)
+    if current is None:
         return _text_reply("I received no message to answer.")
-    current = received[-1]
     if current.name is not None:
         return _text_reply(f"I received this from {current.name}: {_quoted(current.content)}")
     if not current.content.strip():
         return _text_reply("Your message was empty, so I have nothing to repeat.")
-    before = [message for message in received[:-1] if message.name is None]
     if len(current.content) <= _MAX_REQUEST_CHARACTERS:
-        answer = _answer(current.content, before, request)
+        answer = _answer(current.content, request)
         if answer is not None:
             return _text_reply(answer) if isinstance(answer, str) else answer
     return _text_reply(_echo(current.content, request))
 
 
-def _answer(question: str, before: Sequence[PromptMessage], request: ModelRequest) -> ModelReply | str | None:
+def _answer(question: str, request: ModelRequest) -> ModelReply | str | None:
     """Return the answer, or None if the question is not understood."""
     if wish := _SAY.match(question):
         return str(wish["words"])
     return (
-        _answer_about_conversation(question, before, request)
+        _answer_about_conversation(question, request)
         or _call_tools(question, request)
         or _small_talk(question, request)
     )
 
 
-def _answer_about_conversation(
-    question: str, before: Sequence[PromptMessage], request: ModelRequest
-) -> str | None:
+def _answer_about_conversation(question: str, request: ModelRequest) -> str | None:
     if _RECITE_MY_ANSWERS.search(question):
         return _recite(question, _my_answers(request), "I said")
     if _RECITE.search(question):
-        return _recite(question, before, "You said")
+        return _recite(question, _earlier_messages(request), "You said")
     if _COUNT.search(question):
-        return _count(before, request)
+        return _count(_earlier_messages(request), request)
     if _SEE.search(question):
-        return _describe(before, request)
+        return _describe(_earlier_messages(request), request)
     if _HELP.match(question):
         return f"I am the offline model: no key, no network. {_abilities(request.tools)}"
     return None
+
+
+def _earlier_messages(request: ModelRequest) -> list[PromptMessage]:
+    """Return the messages of the user before the question."""
+    own = [message for message in request.messages if message.role == "user" and message.name is None]
+    return own[:-1]
 
 
 def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:

@@ -83,10 +83,13 @@ class _RequestedTool:
 
 def requested_calls(question: str, request: ModelRequest) -> tuple[list[ToolCall], list[str]]:
     """Return the tool calls that a message requests, and the kinds of missing tools."""
-    number = sum(len(message.tool_calls) for message in request.messages)
     calls: list[ToolCall] = []
     missing: list[str] = []
-    for requested in _requested_tools(question, request.tools):
+    all_requested = list(_requested_tools(question, request.tools))
+    if not all_requested:
+        return calls, missing
+    number = sum(len(message.tool_calls) for message in request.messages)
+    for requested in all_requested:
         tool = requested.tool or _find_tool(requested.kind, request.tools)
         if tool is None:
             missing.append(requested.kind)
@@ -166,6 +169,8 @@ def describe_results(messages: Sequence[PromptMessage]) -> list[str]:
             break
         if message.role == "tool":
             results.append(message)
+    if not results:
+        return []
     calls = {call.id: call for message in messages for call in message.tool_calls}
     return [_describe_result(result, calls.get(result.tool_call_id or "")) for result in reversed(results)]
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
-from breadcrumbs.agents.receipts import decode_digest, parts_digest
+from breadcrumbs.agents.receipts import decode_digest
 from breadcrumbs.context_builder.references import ContextRecord
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.proofs.requests import (
@@ -24,6 +24,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.retrieval.part_digests import parts_digest
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.version import VERSION
 

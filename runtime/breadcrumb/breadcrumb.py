@@ -309,8 +309,18 @@ class Breadcrumb:
         return str(self.document.get("sensitivity", "low"))
 
     @cached_attribute
+    def is_withheld(self) -> bool:
+        """Whether it is private or secret, so that models never see it."""
+        return self.sensitivity == "secret" or self.visibility == "private"
+
+    @cached_attribute
     def id_text(self) -> str:
         return str(self.id)
+
+    @cached_attribute
+    def position(self) -> tuple[int, str]:
+        """Sort key by time."""
+        return self.created, self.id_text
 
     @cached_attribute
     def created_at(self) -> str:

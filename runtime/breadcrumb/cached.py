@@ -1,10 +1,12 @@
-"""A property that is computed once per object."""
+"""Values that are computed once per object."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Generic, Self, TypeVar, overload
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -26,3 +28,36 @@ class cached_attribute(Generic[T]):
         # From now on, attribute lookup finds the value in the dictionary of the object.
         value = instance.__dict__[self._name] = self._compute(instance)
         return value
+
+
+class Attached(Generic[T]):
+    """A value that a layer attaches to objects of a class that does not know it. It lives as long as the object."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def get(self, instance: object) -> T | None:
+        """Return the value of an object, or None if it has none."""
+        return instance.__dict__.get(self._name)
+
+    def set(self, instance: object, value: T) -> None:
+        instance.__dict__[self._name] = value
+
+
+def once_per_object(compute: Callable[[A], T]) -> Callable[[A], T]:
+    """Return a function of one object that keeps its result in the object.
+
+    For values of a layer that the class of the object does not know. The object must not change.
+    """
+    name = f"{compute.__module__}.{compute.__qualname__}"
+
+    @wraps(compute)
+    def get(instance: A) -> T:
+        values = instance.__dict__
+        if name in values:
+            kept: T = values[name]
+            return kept
+        value = values[name] = compute(instance)
+        return value
+
+    return get

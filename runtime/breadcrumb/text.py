@@ -24,6 +24,9 @@ def find_text(content: Mapping[str, Any]) -> str | None:
 
 def plain_text(content: Mapping[str, Any]) -> str:
     """Return the text of a message, or its JSON without the keys of the runtime if it has none."""
+    text = content.get(TEXT_KEYS[0])  # nearly all messages have it, and each turn reads its conversation
+    if isinstance(text, str):
+        return text
     text = find_text(content)
     if text is not None:
         return text

@@ -6,6 +6,7 @@
 __all__ = [
     "histories",
     "model_view",
+    "part_digests",
     "past",
     "schema_hints",
     "sources",

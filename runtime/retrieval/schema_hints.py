@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -54,7 +55,7 @@ class SchemaHints:
         definition = (await self.definitions(owner, {schema_name})).get(schema_name)
         return None if definition is None else own_hints(definition)
 
-    async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
+    async def definitions(self, owner: UUID, schema_names: AbstractSet[str]) -> dict[str, Breadcrumb]:
         """Return the definitions of those schemas that have one. All reads are sent together."""
         missing = self.missing(owner, schema_names)
         # Taken before the reads, because entries stored during the reads can evict them.
@@ -63,7 +64,7 @@ class SchemaHints:
             found |= self.store_results(missing, await self._store.read_batch(*missing.reads.values()))
         return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
-    def missing(self, owner: UUID, schema_names: set[str]) -> DefinitionReads:
+    def missing(self, owner: UUID, schema_names: AbstractSet[str]) -> DefinitionReads:
         """Return reads for the definitions that are not cached. They can be sent together with other reads."""
         now = time.monotonic()
         reads = {

@@ -192,10 +192,14 @@ class Fetched:
 
         Waiting messages remain in the results, but do not count against the limit.
         """
+        now = trigger.created
         full = [
             number
             for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
-            if crumbs is not None and len(crumbs) >= source.fetch.max_items and any(map(waits, crumbs))
+            if crumbs  # the newest first, and only newer breadcrumbs than the trigger can wait
+            and crumbs[0].created > now
+            and len(crumbs) >= source.fetch.max_items
+            and any(map(waits, crumbs))
         ]
         await self._fetch_more(store, trigger, full, waits, keep)
 
@@ -422,8 +426,7 @@ def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
     )
     if session is None:
         return _Plan((shared,))
-    own = _plan_session(request, source, session)
-    return replace(own, reads=(*own.reads, shared))
+    return _Plan((*_plan_session(request, source, session).reads, shared))
 
 
 async def _list_session_or_shared(request: _FetchRequest, source: Source) -> list[Breadcrumb]:

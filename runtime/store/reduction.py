@@ -42,7 +42,7 @@ def references_only(crumb: Breadcrumb) -> bytes:
         explain = context["explain"]
         context["explain"] = explain | {
             "sources": [_source_row(source) for source in explain["sources"]],
-            "items": [_item_row(item) for item in explain["items"]],
+            "items": _item_rows(explain["items"]),
             "left_out": [_left_out_row(out) for out in explain["left_out"]],
         }
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
@@ -103,15 +103,26 @@ def _source_row(source: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in source.items() if SOURCE_DEFAULTS.get(name) != value}
 
 
-def _item_row(item: Any) -> Any:
-    """Return the row of an item. Most items are in their first version and in the conversation: a short row."""
+def _item_rows(items: list[Any]) -> list[Any]:
+    """Return the rows of items. Most items are in their first version and in the conversation: a short row."""
+    return [
+        [_short_id(item["id"]), item.get("number", -1), item["rank"], item["tokens"]]
+        if type(item) is dict
+        and item["version"] == 1
+        and item["place"][0] == USUAL_PLACE
+        and "cut" not in item
+        and "matched" not in item
+        else _long_row(item)
+        for item in items
+    ]
+
+
+def _long_row(item: Any) -> Any:
     if isinstance(item, list):
         return item
     id, version, number, place = (
         _short_id(item["id"]), item["version"], item.get("number", -1), item["place"][0],
     )  # fmt: skip
-    if version == 1 and place == USUAL_PLACE and "cut" not in item and "matched" not in item:
-        return [id, number, item["rank"], item["tokens"]]
     row = [id, version, number, place, item["rank"], item["tokens"]]
     if "cut" in item:
         return [*row, item.get("matched", []), [item["cut"]["kept"], item["cut"]["of"]]]

@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -66,6 +66,9 @@ _SessionKey: TypeAlias = tuple[UUID, str]
 
 _MISSING: Final = object()
 
+_SESSION_READS: Final = (RecentRead, CountRead, NewestRead, PauseRead, ChoicesRead)
+"""Reads that a session in the cache can answer alone."""
+
 
 class Results(NamedTuple):
     """Results of reads, in their order."""
@@ -105,6 +108,14 @@ class _Head:
     """New breadcrumbs that are not in `crumbs` yet, the oldest first."""
     expires: int = 0
     """Time when the first of them expires. 0: none does."""
+    versions: dict[int, int] = field(init=False)
+    """The versions of `crumbs` by their ids. An integer is hashed and compared much faster than a UUID."""
+    bytes: int = field(init=False)
+    """JSON of `crumbs`."""
+
+    def __post_init__(self) -> None:
+        self.versions = {crumb.id.int: crumb.version for crumb in self.crumbs}
+        self.bytes = sum([len(crumb.json) for crumb in self.crumbs])
 
     def insert(self, crumb: Breadcrumb) -> None:
         """Insert a breadcrumb by its time, or replace an older version of it."""
@@ -115,13 +126,23 @@ class _Head:
             position += 1
         if position < len(crumbs) and crumbs[position].id == crumb.id:
             if crumb.version > crumbs[position].version:
-                crumbs[position] = crumb
+                self._forget(crumbs.pop(position))
+                self._insert(position, crumb)
         elif position < len(crumbs) or self.older == 0:  # else it is one of the older ones
-            crumbs.insert(position, crumb)
+            self._insert(position, crumb)
         self.note_expiry(crumb)
         if len(crumbs) > self.limit:
-            crumbs.pop()
+            self._forget(crumbs.pop())
             self.older = None if self.older is None else self.older + 1
+
+    def _insert(self, position: int, crumb: Breadcrumb) -> None:
+        self.crumbs.insert(position, crumb)
+        self.versions[crumb.id.int] = crumb.version
+        self.bytes += len(crumb.json)
+
+    def _forget(self, crumb: Breadcrumb) -> None:
+        self.versions.pop(crumb.id.int, None)
+        self.bytes -= len(crumb.json)
 
     def note_expiry(self, crumb: Breadcrumb) -> None:
         if crumb.expires and (self.expires == 0 or crumb.expires < self.expires):
@@ -135,10 +156,10 @@ class _Head:
 
     def version_of(self, id: UUID) -> int | None:
         """Return the version of a breadcrumb, or None if it is not among them."""
-        for crumb in self.crumbs:
-            if crumb.id == id:
-                return crumb.version
-        return next((new.version for new in self.unread if new.id == id), None)
+        version = self.versions.get(id.int)
+        if version is None and self.unread:
+            return next((new.version for new in self.unread if new.id == id), None)
+        return version
 
     def recent(self, limit: int) -> list[Breadcrumb] | None:
         """Return the newest breadcrumbs. None: there can be more than those in the cache."""
@@ -275,7 +296,7 @@ class _Session:
 
     def answer(self, read: AnyRead, now: int) -> Any:
         """Return the result of a read, or `_MISSING`."""
-        if isinstance(read, RecentRead | CountRead):
+        if isinstance(read, (RecentRead, CountRead)):
             head = self.heads.get(read.schema_name)
             if head is None:
                 return _MISSING
@@ -286,13 +307,13 @@ class _Session:
             return _MISSING if found is None else found
         if isinstance(read, NewestRead):
             return self.newest.get(read.id, _MISSING)
-        if isinstance(read, PauseRead | ChoicesRead):
+        if isinstance(read, (PauseRead, ChoicesRead)):
             return self.facts.get(type(read), _MISSING)
         return _MISSING
 
     def count_bytes(self) -> int:
-        heads = sum(len(crumb.json) for head in self.heads.values() for crumb in head.crumbs)
-        return heads + sum(len(crumb.json) for crumb in self.newest.values() if crumb is not None)
+        heads = sum([head.bytes for head in self.heads.values()])
+        return heads + sum([len(crumb.json) for crumb in self.newest.values() if crumb is not None])
 
 
 class SessionCache:
@@ -437,13 +458,13 @@ class _TurnReads:
     def _answer(self, read: AnyRead, now: int) -> Any:
         if self._as_of is None:
             return _MISSING
+        if isinstance(read, _SESSION_READS):
+            return self._session.answer(read, now)
         if isinstance(read, LastWriteRead):
             return self._as_of
         if isinstance(read, VersionRead):
             return self._find_trigger(read)
-        if isinstance(read, SharedRead):
-            return self._find_shared(read)
-        return self._session.answer(read, now)
+        return self._find_shared(read) if isinstance(read, SharedRead) else _MISSING
 
     def _find_trigger(self, read: VersionRead) -> Any:
         event = self._event
@@ -453,7 +474,7 @@ class _TurnReads:
         crumb = self._store.write_cache.get_permanent(event.owner_id, event.id, event.version, event.at)
         if crumb is None:
             return _MISSING
-        self.cached = replace(self.cached, trigger=(event.owner_id, event.id))
+        self.cached = CachedInputs((event.owner_id, event.id), self.cached.shared)
         return crumb
 
     def _find_shared(self, read: SharedRead) -> Any:
@@ -465,7 +486,7 @@ class _TurnReads:
         crumbs, version = found
         if self.cached.shared not in (None, (read.owner, version)):
             return _MISSING
-        self.cached = replace(self.cached, shared=(read.owner, version))
+        self.cached = CachedInputs(self.cached.trigger, (read.owner, version))
         return crumbs
 
     def _take_written(self) -> list[NewestRead]:

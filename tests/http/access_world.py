@@ -25,9 +25,10 @@ import orjson
 import pytest
 import redis
 
-from breadcrumbs.agents.receipts import encode_digest, parts_digest
+from breadcrumbs.agents.receipts import encode_digest
 from breadcrumbs.composition.http_server import ServerServices, assembled_services
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.retrieval.part_digests import parts_digest
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.keys import Keys
