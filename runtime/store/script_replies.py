@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -86,6 +86,14 @@ class CommitReply(IntEnum):
     CANCELLED = 10
     TRIGGER_GONE = 11
     INPUTS_OUTDATED = 12
+
+
+_COMMIT_ERRORS: Final[dict[int, tuple[type[Exception], str]]] = {
+    CommitReply.LEASE_LOST: (LeaseLost, "the lease of lane {lane} is lost"),
+    CommitReply.CANCELLED: (AnswerCancelled, "cancelled"),
+    CommitReply.TRIGGER_GONE: (TriggerGone, "the trigger was deleted"),
+    CommitReply.INPUTS_OUTDATED: (InputsOutdated, "shared breadcrumbs have changed"),
+}
 
 
 class CloseReply(IntEnum):
@@ -209,14 +217,9 @@ def check_import(reply: Reply, crumb: Breadcrumb) -> None:
 
 def check_commit(reply: Reply, lane: int) -> None:
     """Raise the error if commit.lua refused the commit."""
-    if reply[0] == CommitReply.LEASE_LOST:
-        raise LeaseLost(f"the lease of lane {lane} is lost")
-    if reply[0] == CommitReply.CANCELLED:
-        raise AnswerCancelled("cancelled")
-    if reply[0] == CommitReply.TRIGGER_GONE:
-        raise TriggerGone("the trigger was deleted")
-    if reply[0] == CommitReply.INPUTS_OUTDATED:
-        raise InputsOutdated("shared breadcrumbs have changed")
+    error = _COMMIT_ERRORS.get(reply[0])
+    if error is not None:
+        raise error[0](error[1].format(lane=lane))
 
 
 def decode_close(reply: Reply, session: str, expected_version: int | None) -> int:

@@ -275,6 +275,6 @@ class EventHub:
                 self._joins.on_delivered(subscription, event)
                 self._subscribers.queue_event(subscription, outgoing, position)
                 delivered = True
-        for token, recipients in conditional.items():
-            self._conditions.add(token, outgoing, recipients)
+        for token, undecided in conditional.items():
+            self._conditions.add(token, outgoing, undecided)
         return outgoing.content_bytes if delivered else 0
