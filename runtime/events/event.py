@@ -16,6 +16,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
+from breadcrumbs.runtime.breadcrumb.ids import uuid_of
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 
 EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
@@ -90,7 +91,7 @@ def _decode_payload(lane: int, at: int, payload: bytes) -> Event:
     return Event(
         _OPERATIONS[payload[0]],
         _owner(payload[1:17]),
-        UUID(bytes=payload[17:33]),
+        uuid_of(int.from_bytes(payload[17:33])),
         int(version),
         schema_name or None,
         tags,

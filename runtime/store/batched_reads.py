@@ -122,8 +122,8 @@ class ReadBatch:
 async def read_head(context: ReadContext, read: Read[T]) -> T:
     """Return the result of a read that has one index head, without a batch."""
     ((lane, head),) = cast(Sequence[tuple[int, IndexHead]], read.commands)
-    keys, args = [head.key], [head.bodies, head.limit - 1]
-    replies = await retry_once(lambda: context.connection.run(lane, _RECENT, keys, args))
+    call = context.connection.run
+    replies = await retry_once(lambda: call(lane, _RECENT, [head.key], [head.bodies, head.limit - 1]))
     try:
         return read.decode(replies)
     except NeedsFullScan:

@@ -115,23 +115,11 @@ def decode_create(reply: Reply, creation: Creation) -> Written:
     """Return the result of create.lua, or raise the error that it reports."""
     match reply[0]:
         case CreateReply.WRITTEN:
-            session_version = None if creation.content.session_id is None else int(reply[4])
-            created, updated = int(reply[2]), int(reply[3])
-            crumb = Breadcrumb(
-                creation.id,
-                creation.owner,
-                1,
-                created,
-                updated,
-                0,
-                0,
-                creation.by,
-                creation.by,
-                creation.content.json,
-            ).with_document(creation.content.document)
-            return Written(
-                creation.id, 1, created, updated, session_version=session_version, breadcrumb=crumb
-            )
+            id, by, content, created = creation.id, creation.by, creation.content, int(reply[2])
+            session_version = None if content.session_id is None else int(reply[4])
+            crumb = Breadcrumb(id, creation.owner, 1, created, created, 0, 0, by, by, content.json)
+            crumb.with_document(content.document)
+            return Written(id, 1, created, created, session_version=session_version, breadcrumb=crumb)
         case CreateReply.REPLAYED:
             first = UUID(bytes=reply[4])
             # With the same id, an earlier attempt of this call wrote it and its reply was lost.
