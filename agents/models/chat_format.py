@@ -107,7 +107,10 @@ def request_json(dialect: Dialect, request: ModelRequest) -> bytes:
     shows_images = IMAGES not in omit
     body["messages"] = [
         {"role": message.role, "content": message.content}
-        if message.name is None and message.role in _PLAIN_ROLES and not message.tool_calls and not message.images
+        if message.name is None
+        and message.role in _PLAIN_ROLES
+        and not message.tool_calls
+        and not message.images
         else _message_json(message, shows_images)  # the condition holds for most messages
         for message in request.messages
     ]

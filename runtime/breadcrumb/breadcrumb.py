@@ -239,9 +239,24 @@ class Breadcrumb:
         self.__dict__["document"] = document
         return self
 
+    def copy(self) -> Breadcrumb:
+        """Return a copy without the parsed JSON and the values that are computed from it."""
+        return Breadcrumb(
+            self.id,
+            self.owner_id,
+            self.version,
+            self.created,
+            self.updated,
+            self.expires,
+            self.max_reads,
+            self.created_by,
+            self.updated_by,
+            self.json,
+        )
+
     def without_parsed_json(self) -> Breadcrumb:
         """Return the breadcrumb without its cached parsed JSON if that is large."""
-        return replace(self) if len(self.json) > LARGE_BYTES else self
+        return self.copy() if len(self.json) > LARGE_BYTES else self
 
     def without_context(self) -> Breadcrumb:
         """Return the breadcrumb with an empty context if it is large."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -13,7 +14,14 @@ LATEST = (1 << 53) - 1
 
 def to_text(microseconds: int) -> str:
     """Format a time as RFC 3339 in UTC, with six decimal places."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{_second_text(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(256)
+def _second_text(seconds: int) -> str:
+    # Cached, because most times of a turn are in the same second.
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:-6]
 
 
 def from_datetime(moment: datetime) -> int:

@@ -8,6 +8,7 @@ breadcrumb.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 from uuid import UUID
 
@@ -15,6 +16,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
+from breadcrumbs.runtime.breadcrumb.ids import uuid_of
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 
 EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
@@ -59,7 +61,10 @@ class Event:
     @cached_attribute
     def session_id(self) -> str | None:
         """The session named by the tags."""
-        return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)
+        for tag in self.tags:
+            if tag.startswith(SESSION):
+                return tag[len(SESSION) :]
+        return None
 
 
 def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
@@ -73,6 +78,11 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
         return Event("unknown", _NO_ID, _NO_ID, 0, None, [], None, lane, at)
 
 
+@lru_cache(1_024)
+def _owner(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
 def _decode_payload(lane: int, at: int, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
     schema_name, tags, private_to, only_for, imported, trace = (*orjson.loads(note), None, None, None, None)[
@@ -80,8 +90,8 @@ def _decode_payload(lane: int, at: int, payload: bytes) -> Event:
     ]
     return Event(
         _OPERATIONS[payload[0]],
-        UUID(bytes=payload[1:17]),
-        UUID(bytes=payload[17:33]),
+        _owner(payload[1:17]),
+        uuid_of(int.from_bytes(payload[17:33])),
         int(version),
         schema_name or None,
         tags,

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+import struct
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
@@ -33,11 +34,13 @@ class PositionCodec:
     def __init__(self, secret: bytes, lanes: int) -> None:
         self._secret = secret
         self._length = lanes * _TIME_BYTES
+        self._times = struct.Struct(f">{lanes}Q")
         self._ciphers: dict[UUID, AESGCM] = {}
 
     def encode(self, owner: UUID, position: Sequence[int]) -> str:
         """Encrypt a position for clients of an owner."""
-        raw = b"".join(at.to_bytes(_TIME_BYTES) for at in position)
+        raw = bytearray(self._times.pack(*position))
+        del raw[::8]  # the first byte of each time is 0
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = nonce + self._cipher(owner).encrypt(nonce, raw, None)
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
 import structlog
@@ -50,13 +50,14 @@ class _SharedLane:
     position: int
     node: object
     """Server that has the lane, see `Connection.node_of`."""
-    followers: list[_LanePosition[Any]] = field(default_factory=list)
+    followers: tuple[_LanePosition[Any], ...] = ()
+    """Replaced by each change, because a follower can leave while it gets an event."""
 
     def take(self, event: Event, *, direct: bool) -> None:
-        self.position = event.at
-        for position in list(self.followers):
-            if event.at > position.after:
-                position.after = event.at
+        at = self.position = event.at
+        for position in self.followers:
+            if at > position.after:
+                position.after = at
                 position.follower.deliver(event, position, direct=direct)
 
 
@@ -88,7 +89,7 @@ class EventReader:
             self._start_reading(number, lane)
         elif position.after < lane.position:
             return False
-        lane.followers.append(position)
+        lane.followers = (*lane.followers, position)
         position.joined = True
         return True
 
@@ -98,7 +99,7 @@ class EventReader:
             return
         position.joined = False
         lane = self._lanes[position.lane]
-        lane.followers.remove(position)
+        lane.followers = tuple(other for other in lane.followers if other is not position)
         if not lane.followers:
             del self._lanes[position.lane]
             self._stop_reading(position.lane, lane)

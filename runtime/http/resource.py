@@ -121,12 +121,13 @@ class Resource:
     async def _serve_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def send_and_mark(message: Any) -> None:
+        # A plain function that returns the awaitable of `send` is cheaper than another coroutine.
+        def send_and_mark(message: Any) -> Awaitable[None]:
             nonlocal started
             if not started and message["status"] < 400:
                 mark_authenticated(scope)
             started = True
-            await send(message)
+            return send(message)
 
         try:
             await self._stream(scope, receive, send_and_mark)

@@ -119,6 +119,19 @@ class ReadBatch:
         return tuple(results)
 
 
+async def read_head(context: ReadContext, read: Read[T]) -> T:
+    """Return the result of a read that has one index head, without a batch."""
+    ((lane, head),) = cast(Sequence[tuple[int, IndexHead]], read.commands)
+    call = context.connection.run
+    replies = await retry_once(lambda: call(lane, _RECENT, [head.key], [head.bodies, head.limit - 1]))
+    try:
+        return read.decode(replies)
+    except NeedsFullScan:
+        if read.fallback is None:
+            raise
+        return await read.fallback()
+
+
 class SessionRead(Protocol):
     """Description of a read of one session. `workers/session_cache.py` answers many of them from memory."""
 
@@ -501,9 +514,7 @@ def _decode_heads(replies: list[Any], owner: UUID) -> list[list[Breadcrumb]]:
         if head and head[-1] is None:
             # The body limit is reached, or the slot is being migrated and this body is on the other node.
             raise NeedsFullScan
-        heads.append(
-            [record.decode_raw(owner, id, body) for id, body in zip(head[::2], head[1::2], strict=True)]
-        )
+        heads.append(record.decode_pairs(owner, head))
     return heads
 
 

@@ -50,6 +50,15 @@ def decode(owner: UUID, id: UUID, body: bytes) -> Breadcrumb:
     return decode_raw(owner, id.bytes, body)
 
 
+def decode_pairs(owner: UUID, pairs: list[bytes]) -> list[Breadcrumb]:
+    """Return the breadcrumbs of a reply: id, body, id, body …"""
+    raw_owner = owner.bytes
+    return [
+        (_decode_cached if len(body) <= _MAX_CACHED_BYTES else _decode)(raw_owner, id, body)
+        for id, body in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+
+
 def decode_raw(owner: UUID, id: bytes, body: bytes) -> Breadcrumb:
     """Like `decode`, but takes the id as bytes.
 

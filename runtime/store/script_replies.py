@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -88,6 +88,14 @@ class CommitReply(IntEnum):
     INPUTS_OUTDATED = 12
 
 
+_COMMIT_ERRORS: Final[dict[int, tuple[type[Exception], str]]] = {
+    CommitReply.LEASE_LOST: (LeaseLost, "the lease of lane {lane} is lost"),
+    CommitReply.CANCELLED: (AnswerCancelled, "cancelled"),
+    CommitReply.TRIGGER_GONE: (TriggerGone, "the trigger was deleted"),
+    CommitReply.INPUTS_OUTDATED: (InputsOutdated, "shared breadcrumbs have changed"),
+}
+
+
 class CloseReply(IntEnum):
     """Codes of close.lua."""
 
@@ -107,23 +115,11 @@ def decode_create(reply: Reply, creation: Creation) -> Written:
     """Return the result of create.lua, or raise the error that it reports."""
     match reply[0]:
         case CreateReply.WRITTEN:
-            session_version = None if creation.content.session_id is None else int(reply[4])
-            created, updated = int(reply[2]), int(reply[3])
-            crumb = Breadcrumb(
-                creation.id,
-                creation.owner,
-                1,
-                created,
-                updated,
-                0,
-                0,
-                creation.by,
-                creation.by,
-                creation.content.json,
-            ).with_document(creation.content.document)
-            return Written(
-                creation.id, 1, created, updated, session_version=session_version, breadcrumb=crumb
-            )
+            id, by, content, created = creation.id, creation.by, creation.content, int(reply[2])
+            session_version = None if content.session_id is None else int(reply[4])
+            crumb = Breadcrumb(id, creation.owner, 1, created, created, 0, 0, by, by, content.json)
+            crumb.with_document(content.document)
+            return Written(id, 1, created, created, session_version=session_version, breadcrumb=crumb)
         case CreateReply.REPLAYED:
             first = UUID(bytes=reply[4])
             # With the same id, an earlier attempt of this call wrote it and its reply was lost.
@@ -209,14 +205,9 @@ def check_import(reply: Reply, crumb: Breadcrumb) -> None:
 
 def check_commit(reply: Reply, lane: int) -> None:
     """Raise the error if commit.lua refused the commit."""
-    if reply[0] == CommitReply.LEASE_LOST:
-        raise LeaseLost(f"the lease of lane {lane} is lost")
-    if reply[0] == CommitReply.CANCELLED:
-        raise AnswerCancelled("cancelled")
-    if reply[0] == CommitReply.TRIGGER_GONE:
-        raise TriggerGone("the trigger was deleted")
-    if reply[0] == CommitReply.INPUTS_OUTDATED:
-        raise InputsOutdated("shared breadcrumbs have changed")
+    error = _COMMIT_ERRORS.get(reply[0])
+    if error is not None:
+        raise error[0](error[1].format(lane=lane))
 
 
 def decode_close(reply: Reply, session: str, expected_version: int | None) -> int:

@@ -37,7 +37,7 @@ _MISSES: Final = metrics.CACHE_MISSES.labels("shared")
 SharedKey: TypeAlias = tuple[UUID, str, int]
 """Owner, schema, and number of breadcrumbs per lane."""
 Heads: TypeAlias = Sequence[Sequence[Breadcrumb]]
-"""The newest breadcrumbs of each lane that has some, without a filter."""
+"""The newest breadcrumbs of each lane, without a filter. Lanes without any can be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class SharedCache:
         # Reads of a breadcrumb with a read limit can end it without a write.
         if any(crumb.max_reads for crumb in crumbs) or sum(len(c.json) for c in crumbs) > _MAX_JSON_BYTES:
             return
-        filled = [head for head in heads if head]  # most lanes have none, and each turn goes through the list
+        # Most lanes have no breadcrumb of a schema. Each turn merges the heads.
+        filled = [head for head in heads if head]
         self._entries[key] = CachedHeads(version, time.monotonic() + _TTL_SECONDS, filled)
         if len(self._entries) > _MAX_ENTRIES:
             self._entries.popitem(last=False)

@@ -40,7 +40,7 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.store import history, listing, lookup, record
-from breadcrumbs.runtime.store.batched_reads import NeedsFullScan, Read, ReadBatch, recent_of
+from breadcrumbs.runtime.store.batched_reads import NeedsFullScan, Read, ReadBatch, read_head, recent_of
 from breadcrumbs.runtime.store.clock import ServerClock
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
@@ -723,8 +723,7 @@ class Store:
 
         One round trip is usually enough.
         """
-        (found,) = await self.read_batch(recent_of(self, owner, session_id, schema_name, limit))
-        return found
+        return await read_head(self, recent_of(self, owner, session_id, schema_name, limit))
 
     async def recent_at_once(
         self, owner: UUID, session_id: str, schema_name: str, limit: int
@@ -732,10 +731,9 @@ class Store:
         """Like `recent`, but None if one round trip is not enough."""
         read = recent_of(self, owner, session_id, schema_name, limit)
         try:
-            (found,) = await self.read_batch(replace(read, fallback=None))
+            return await read_head(self, replace(read, fallback=None))
         except NeedsFullScan:
             return None
-        return found
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
         """Yield all breadcrumbs that a query finds, with at most `WALK_BYTES` in memory."""

@@ -66,10 +66,8 @@ class AnswerJoins:
 
     def deliver(self, delta: Delta) -> None:
         """Queue a delta for all subscribers that want it."""
-        event = _as_event(delta)
-        for subscription in self._subscribers.of(delta.owner_id):
-            if self._subscribers.wants(subscription, event):
-                self._deliver_to(subscription, delta)
+        for subscription in self._subscribers.wanting(_as_event(delta)):
+            self._deliver_to(subscription, delta)
 
     def join(self, subscription: Subscription, session: str) -> None:
         """Send the text so far of the session's running answers to a subscriber, without waiting."""
@@ -83,7 +81,7 @@ class AnswerJoins:
 
     def on_event(self, event: Event) -> None:
         """Note an event before it is delivered."""
-        if event.session_id is None:
+        if not self._joins or event.session_id is None:
             return
         for join in self._joins.get((event.owner_id, event.session_id), {}).values():
             join.restart()

@@ -200,16 +200,13 @@ class EventHub:
 
         Return False if its breadcrumb must be loaded first.
         """
-        wanted, crumb = self._is_wanted(event), None
-        if wanted and has_body(event):
+        recipients, crumb = self._recipients(event), None
+        if recipients and has_body(event):
             crumb = cached_version(self._store, event)
             if crumb is None:
                 return False
         self._position[event.lane] = event.at
-        if wanted:
-            self._deliver_to_subscribers(event, crumb)
-        else:
-            self._joins.on_event(event)
+        self._deliver_to(recipients, event, crumb)
         return True
 
     async def _deliver(self, events: list[Event]) -> None:
@@ -226,7 +223,7 @@ class EventHub:
             while number < end and size < _MAX_BYTES_AT_ONCE:
                 event = events[number]
                 self._position[event.lane] = event.at
-                size += self._deliver_to_subscribers(event, loaded.pop(number, None))
+                size += self._deliver_to(self._recipients(event), event, loaded.pop(number, None))
                 number += 1
             if number < len(events):
                 await anyio.lowlevel.checkpoint()
@@ -241,7 +238,7 @@ class EventHub:
         while missing := [
             number
             for number in range(start, end)
-            if number not in loaded and has_body(events[number]) and self._is_wanted(events[number])
+            if number not in loaded and has_body(events[number]) and self._recipients(events[number])
         ]:
             # Repeat, because a subscriber that joins during the load can want other breadcrumbs.
             crumbs = await load_or_cached(self._store, [events[number] for number in missing])
@@ -250,30 +247,25 @@ class EventHub:
                 end = missing[len(crumbs)]
         return end
 
-    def _is_wanted(self, event: Event) -> bool:
-        return is_streamed(event) and any(
-            self._subscribers.wants(subscription, event)
-            for subscription in self._subscribers.of(event.owner_id)
-        )
+    def _recipients(self, event: Event) -> list[Subscription]:
+        """Return the subscribers that want an event. Some of them decide later, by its breadcrumb."""
+        return self._subscribers.wanting(event) if is_streamed(event) else []
 
     # Delivery
 
-    def _deliver_to_subscribers(self, event: Event, crumb: Breadcrumb | None) -> int:
-        """Queue an event for all subscribers that want it.
+    def _deliver_to(self, recipients: list[Subscription], event: Event, crumb: Breadcrumb | None) -> int:
+        """Queue an event for the subscribers that want it.
 
         Return the bytes of content that each subscriber got. Subscribers with conditions get the event later and do not
         count.
         """
         self._joins.on_event(event)
-        subscriptions = self._subscribers.of(event.owner_id)
-        if not subscriptions or not is_streamed(event):
+        if not recipients:
             return 0
         outgoing, reached = OutgoingEvent(event, crumb), tuple(self._position)
         conditional: dict[Hashable, list[Recipient]] = {}
         delivered = False
-        for subscription in subscriptions:
-            if not self._subscribers.wants(subscription, event):
-                continue
+        for subscription in recipients:
             position = subscription.position_after(event, reached)
             if position is None:
                 continue
@@ -283,6 +275,6 @@ class EventHub:
                 self._joins.on_delivered(subscription, event)
                 self._subscribers.queue_event(subscription, outgoing, position)
                 delivered = True
-        for token, recipients in conditional.items():
-            self._conditions.add(token, outgoing, recipients)
+        for token, undecided in conditional.items():
+            self._conditions.add(token, outgoing, undecided)
         return outgoing.content_bytes if delivered else 0

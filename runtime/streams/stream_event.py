@@ -41,7 +41,7 @@ class StreamEvent:
 
         The copy caches its parsed JSON. This value must not, because it can stay in queues for a long time.
         """
-        return None if self.breadcrumb is None else replace(self.breadcrumb)
+        return None if self.breadcrumb is None else self.breadcrumb.copy()
 
 
 StreamValue: TypeAlias = StreamEvent | Delta
@@ -102,4 +102,4 @@ class OutgoingEvent:
         self, crumb: Breadcrumb | None, position: ReachedPosition, *, shows_context: bool
     ) -> StreamEvent:
         # A copy has no cached parsed JSON, which takes much more memory than `queued_bytes` counts.
-        return StreamEvent(self.event, None if crumb is None else replace(crumb), position, shows_context)
+        return StreamEvent(self.event, None if crumb is None else crumb.copy(), position, shows_context)

@@ -292,10 +292,9 @@ class TurnReport:
     def _report_answer(self, facts: AnswerFacts) -> None:
         seconds = facts.end("answered")
         # A context is built for every message, and the line of the agent that answers it follows.
-        if facts.model:
-            self._log(_log.info, "turn answered", facts, seconds)
-        elif _is_debugging():  # otherwise the fields of the line would be made for nothing
-            self._log(_log.debug, "turn answered", facts, seconds)
+        level, write = (logging.INFO, _log.info) if facts.model else (logging.DEBUG, _log.debug)
+        if _is_logged(level):  # otherwise the fields of the line would be made for nothing
+            self._log(write, "turn answered", facts, seconds)
 
     def _log(self, write: Any, event: str, facts: AnswerFacts, seconds: float | None, **more: Any) -> None:
         # In the order of a reader of the text format: the ids, which are long, stand at the end.
@@ -319,7 +318,7 @@ class TurnReport:
         write(event, **fields)
 
 
-def _is_debugging() -> bool:
+def _is_logged(level: int) -> bool:
     # A program that hosts agents can configure structlog with other loggers, which may not have this method.
     is_enabled = getattr(_log, "is_enabled_for", None)
-    return is_enabled is None or bool(is_enabled(logging.DEBUG))
+    return is_enabled is None or bool(is_enabled(level))

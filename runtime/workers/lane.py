@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
-from uuid import UUID
 
 import anyio
 
@@ -22,8 +21,11 @@ from breadcrumbs.runtime.workers.session_cache import SessionCache
 if TYPE_CHECKING:
     from breadcrumbs.runtime.workers.turn import Turn
 
-SessionKey: TypeAlias = tuple[UUID, str | UUID]
-"""Owner and session. Two owners can use the same session name. An event without a session has its own id instead."""
+SessionKey: TypeAlias = tuple[int, str | int]
+"""Owner and session. Two owners can use the same session name. An event without a session has its own id instead.
+
+Ids are integers, which are hashed and compared much faster than UUIDs.
+"""
 
 
 def session_key(event: Event) -> SessionKey:
@@ -31,7 +33,7 @@ def session_key(event: Event) -> SessionKey:
 
     Events with the same key are handled in order, one at a time.
     """
-    return event.owner_id, event.session_id or event.id
+    return event.owner_id.int, event.session_id or event.id.int
 
 
 @dataclass(slots=True)

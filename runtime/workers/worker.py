@@ -340,41 +340,39 @@ class Worker:
         """Accept an event as soon as it is read. Return False if `_accept` must do it, because it has to wait."""
         if lane.closing or event.at <= lane.position:
             return True
-        wanted = False
-        if self._needs_filter(event, lane):
+        wanted: bool | None = None
+        if not self._is_skipped(event, lane):
             try:
-                filtered = result_now(self.handler.wants(event))
+                wanted = event.operation != "session_deleted" and result_now(self.handler.wants(event))
             except Exception:  # `_accept` handles it
                 return False
-            if filtered is None:
+            if wanted is None:
                 return False
-            wanted = filtered
         self._take(event, lane, wanted=wanted)
         return True
 
     async def _accept(self, event: Event, lane: Lane) -> None:
         if lane.closing or event.at <= lane.position:
             return
-        wanted = self._needs_filter(event, lane) and await self._wants(event)
+        wanted: bool | None = None
+        if not self._is_skipped(event, lane):
+            wanted = event.operation != "session_deleted" and await self._wants(event)
         if not lane.closing:
             self._take(event, lane, wanted=wanted)
 
-    def _take(self, event: Event, lane: Lane, *, wanted: bool) -> None:
-        """Queue an event for its session, or skip it.
+    def _take(self, event: Event, lane: Lane, *, wanted: bool | None) -> None:
+        """Queue an event for its session, or skip it. `wanted`: whether the handler wants it. None: it is skipped.
 
         The deletion of a session is not queued. It discards the waiting events of the session and stops its turn. This
         method must not wait: the low-water mark must not pass an event that is not queued yet.
         """
         lane.sessions.apply(lane.lease, event)
-        if not self._is_skipped(event, lane):
+        if wanted is not None:
             if event.operation == "session_deleted":
                 lane.drop_session(session_key(event))
             else:
                 self._queue(event, lane, wanted=wanted)
         lane.position = event.at
-
-    def _needs_filter(self, event: Event, lane: Lane) -> bool:
-        return event.operation != "session_deleted" and not self._is_skipped(event, lane)
 
     def _is_skipped(self, event: Event, lane: Lane) -> bool:
         return (
@@ -390,7 +388,10 @@ class Worker:
         if not wanted:
             return
         if immediate:
-            session = event.owner_id, event.id  # a queue of its own, as for an event without a session
+            session = (
+                event.owner_id.int,
+                event.id.int,
+            )  # a queue of its own, as for an event without a session
         if lane.add_event(event, session):
             self._start(self._turns.run_session, lane, session)
 

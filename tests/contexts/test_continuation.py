@@ -20,15 +20,13 @@ from breadcrumbs.context_builder.assembly import assemble, find_sources_to_exten
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import parse_configs
 from breadcrumbs.context_builder.continuation import (
-    CONVERSATION,
     Conversation,
     continue_conversation,
     conversation_of,
 )
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.retrieval.sources import Fetched, Source
-from breadcrumbs.runtime.store.store import Store
-from tests.contexts.support import ANSWERS, MESSAGES, OWNER, SHIPPED, building, config, post
+from tests.contexts.support import ANSWERS, MESSAGES, OWNER, SHIPPED, config
 from tests.contexts.test_assembly import Words
 
 RUNS = 250

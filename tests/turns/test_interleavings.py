@@ -108,7 +108,7 @@ class World:
     def at_work(self, workers: Sequence[SteppedWorker] | None = None) -> list[tuple[UUID, str]]:
         """Return the owners and sessions with running turns."""
         return [
-            (owner, str(session))
+            (UUID(int=owner), str(session))
             for worker in workers or self.crew.workers
             for lane in worker._lanes.by_number.values()
             for owner, session in lane.running

@@ -180,7 +180,7 @@ async def test_a_config_that_was_cached_long_ago_is_read_again(
 ) -> None:
     chat, book = process.chat, process.handlers.configs
     await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
-    book._own._cache._values[chat.owner] = (-1e9, ())  # loaded before
+    book._own._cache._values[chat.owner.int] = (-1e9, ())  # loaded before
     await chat.say("s", "second")
     await process.answer_all()
     (context,) = await process.chat.all("s", CONTEXT)
