@@ -26,7 +26,7 @@ from breadcrumbs.agents.models.chat_format import request_json
 from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.prompt_images import load_images
-from breadcrumbs.agents.receipts import RecordedCall, decode_digest, has_receipt, parts_digest
+from breadcrumbs.agents.receipts import RecordedCall, decode_digest, has_receipt
 from breadcrumbs.agents.step_journal import load_step, read_step
 from breadcrumbs.agents.structured_output import repair_messages, with_instruction
 from breadcrumbs.agents.tool_use import step_messages, stored_result
@@ -37,6 +37,7 @@ from breadcrumbs.context_builder.references import ContextRecord, NotAContext, R
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import BreadcrumbsError, NotFound
+from breadcrumbs.runtime.retrieval.part_digests import parts_digest
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, RECEIPT, TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.archive import Archive
 from breadcrumbs.runtime.store.store import Store
