@@ -386,6 +386,17 @@ class DefinitionRoutes:
                 successes=(SuccessReply(200, "The result of the check.", CheckedView),),
             ),
             Operation(
+                id="agentDefinitionSchema",
+                method="GET",
+                path="/agents/definition/schema",
+                group="Agents",
+                summary="Get the JSON Schema of an agent definition",
+                description="Editors use it for completion and validation.",
+                handle=definition_schema,
+                uses_store="no",
+                successes=(SuccessReply(200, "The schema.", dict[str, Any]),),
+            ),
+            Operation(
                 id="tryAgentDefinition",
                 method="POST",
                 path="/agents/try",
@@ -401,6 +412,10 @@ class DefinitionRoutes:
                 successes=(SuccessReply(200, "The answer, or the reason why there is none.", TrialView),),
             ),
         )
+
+
+async def definition_schema(call: HttpCall) -> Reply:
+    return Reply.json(AgentDefinition.model_json_schema())
 
 
 def _checked_view(checked: CheckedDefinition) -> dict[str, Any]:

@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "listModels": _READ,
     "listAnsweringAgents": _READ,
     "listAgentsInForce": Rule(("subscriber",), narrowed=False),
+    "agentDefinitionSchema": _READ,
     "checkAgentDefinition": _READ,
     "tryAgentDefinition": _ADMINISTER,  # it costs money
     "listSessions": _READ,

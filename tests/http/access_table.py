@@ -637,6 +637,7 @@ _CONTEXTS: tuple[Row, ...] = (
     Row("listModels", READ_PUBLIC),
     Row("listAnsweringAgents", READ_PUBLIC),
     Row("listAgentsInForce", without(READ_CONFIGS, "far")),
+    Row("agentDefinitionSchema", READ_PUBLIC),
     Row("checkAgentDefinition", READ_PUBLIC, body=lambda target: {"text": "{}"}),
     Row("tryAgentDefinition", TRY_AGENT, body=_try),
     Row("readContextConfig", without(READ_CONFIGS, "far")),

@@ -35,7 +35,7 @@ async def test_a_phone_shows_names_of_pages_and_agents_and_a_full_size_sessions_
     await expect(page.locator(".chat-title")).to_contain_text("a title that is longer")
     button = await box(page.get_by_role("button", name="Show sessions"))
     assert button["width"] >= 32 and button["height"] >= 32
-    for name in ("Chat", "Blackboard", "Config", "Operations"):
+    for name in ("Chat", "Blackboard", "Config", "Agents", "Feedback", "Usage", "Operations"):
         label = page.locator(".bar nav .name", has_text=name)
         await expect(label).to_be_visible()
         place = await box(label)
@@ -52,7 +52,9 @@ async def test_no_page_is_wider_than_a_phone(crumb_up: CrumbUp, open_window: Ope
         "chat": "Chat",
         "board": "Blackboard",
         "config": "Config",
+        "agents": "Agents",
         "feedback": "Feedback",
+        "usage": "Usage",
         "operations": "Operations",
     }
     for place, name in names.items():

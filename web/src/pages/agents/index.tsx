@@ -171,22 +171,22 @@ function Workbench({ entry }: { entry: Entry }) {
 
   const store = async () => {
     if (refused !== undefined || saving || !edited) return;
-    if (!valid || found.agent === undefined) {
-      const [first] = found.complaints;
-      if (first) setGoTo({ finding: first });
-      const reason = checked ? `the definition has ${plural(found.complaints.length, "error")}` : "it is being checked";
-      toast(`Not saved: ${reason}.`, true);
-      return;
-    }
     setSaving(true);
-    const agent = found.agent;
     await attempt("Saving failed", async () => {
-      const done = await save(entry, agent);
+      const result = checked ? found : await definitions.check(text);
+      setFound(result);
+      const [first] = result.complaints;
+      if (first || result.agent === undefined) {
+        if (first) setGoTo({ finding: first });
+        toast(`Not saved: the definition has ${plural(result.complaints.length, "error")}.`, true);
+        return;
+      }
+      const done = await save(entry, result.agent);
       if (done.as === "overtaken") toast("Not saved: another user has saved this definition.", true);
       else if (done.as === "deleted") toast("Not saved: this definition was deleted.", true);
       else {
         toast("Saved. It applies from the next message.");
-        if (agent !== entry.key) go(href("agents", [agent]), true);
+        if (result.agent !== entry.key) go(href("agents", [result.agent]), true);
       }
     });
     setSaving(false);
