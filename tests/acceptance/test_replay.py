@@ -37,6 +37,7 @@ class World:
     answers: list[str]
     message: str
     big: Scenario
+    slow: Scenario
     redis: str
 
     def run(self, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         with server(folder, "--redis", redis.url) as ready:
             outcomes = [ask(ready["url"], text) for text in ("Hello there", "what is 6 * 7?")]
             found = [outcome["answer"]["id"] for outcome in outcomes]
-            yield World(folder, ready["url"], found, outcomes[0]["message"]["id"], big, redis.url)
+            yield World(folder, ready["url"], found, outcomes[0]["message"]["id"], big, slow, redis.url)
 
 
 def test_the_same_request_gives_the_same_answer_without_running_tools_or_writing(world: World) -> None:
@@ -188,6 +189,7 @@ def test_both_answers_are_side_by_side_only_on_a_wide_terminal(world: World, wid
 
 def test_ctrl_c_ends_a_waiting_replay(world: World) -> None:
     for place in world.places:
+        world.slow.requests.clear()
         process = subprocess.Popen(
             [CRUMB, "replay", world.answers[0], "--model", "slow", *place],
             cwd=world.folder,
@@ -195,7 +197,10 @@ def test_ctrl_c_ends_a_waiting_replay(world: World) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        time.sleep(3)
+        deadline = time.monotonic() + 60
+        while not world.slow.requests:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=15)
         assert (process.returncode, out) == (130, b""), error
