@@ -10,6 +10,7 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Content
+from breadcrumbs.runtime.concurrency import cancel_scope
 from breadcrumbs.runtime.store.fence import AnswerCancelled, Fence, RequestedAnswer
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
@@ -43,7 +44,7 @@ async def commit(
     while True:
         try:
             # Shielded: after a cancellation it would be unknown whether the breadcrumb was written.
-            with anyio.CancelScope(shield=True):
+            with cancel_scope(shield=True):
                 fence = _fence(turn, id, ends)
                 written = await store.create(
                     turn.event.owner_id, new, options=CreateOptions(content=content, fence=fence), id=id
