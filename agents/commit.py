@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Content
+from breadcrumbs.runtime.concurrency import cancel_scope
 from breadcrumbs.runtime.store.fence import AnswerCancelled, Fence, RequestedAnswer
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
@@ -89,7 +90,7 @@ async def _until_written(turn: Turn, write: Callable[[], Awaitable[None]]) -> No
     while True:
         try:
             # Shielded: after a cancellation it would be unknown whether the breadcrumb was written.
-            with anyio.CancelScope(shield=True):
+            with cancel_scope(shield=True):
                 await write()
             return
         except AnswerCancelled as error:

@@ -16,6 +16,7 @@ import anyio
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.concurrency import cancel_scope
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Saving, new_run_number
 from breadcrumbs.runtime.events.event import Event
@@ -58,7 +59,7 @@ class Turn:
     """The session was deleted. The turn ends without an answer or an error."""
     dead_letter: bytes = b""
     """Dead letter (JSON) to store with the acknowledgement. Set when the turn has failed and is not retried."""
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    scope: anyio.CancelScope = field(default_factory=cancel_scope)
     _next_attempt: anyio.Event | None = field(default=None, init=False)
     commits: bool = False
     """A commit of this attempt acknowledges the event, and so ends all running answers of the turn."""
