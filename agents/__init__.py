@@ -19,6 +19,7 @@ __all__ = [
     "runner",
     "setups",
     "step_journal",
+    "tool_runner",
     "tool_steps",
     "tool_use",
     "tools",

@@ -15,4 +15,5 @@ __all__ = [
     "retries",
     "search",
     "sessions",
+    "tool_responses",
 ]
