@@ -26,6 +26,7 @@ __all__ = [
     "setups",
     "step_journal",
     "structured_output",
+    "tool_runner",
     "tool_steps",
     "tool_use",
     "tools",

@@ -19,7 +19,7 @@ from breadcrumbs.cli.variables import warn_of_unknown_variables
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 MODULES: Final[dict[str, tuple[str, ...]]] = {
-    "servers": ("up", "serve", "build-contexts", "run-agents"),
+    "servers": ("up", "serve", "build-contexts", "run-agents", "run-tools"),
     "crumbs": ("post", "get", "list", "tail", "history", "delete"),
     "tokens": ("token",),
     "exports": ("export",),

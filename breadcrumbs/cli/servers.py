@@ -1,4 +1,7 @@
-"""Commands that start servers and workers: `up`, `serve`, `build-contexts`, `run-agents`. They run until a signal."""
+"""Commands that start servers and workers: `up`, `serve`, `build-contexts`, `run-agents`, `run-tools`.
+
+They run until a signal.
+"""
 
 from __future__ import annotations
 
@@ -302,6 +305,47 @@ def run_agents(
         log_format=log_format,
     )
     run_agent_runner(settings)
+    return OK
+
+
+@commands.command("run-tools")
+def run_tools(
+    load: LoadOption = None,
+    redis: RedisOption = None,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    lanes: LanesOption = None,
+    name: NameOption = None,
+    metrics_host: MetricsHostOption = None,
+    metrics_port: MetricsPortOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+) -> int:
+    """Run tools for agents in other processes. Any number can run at once. Each can be stopped or killed at any time.
+
+    \b
+    crumb run-tools --load my_tools --redis redis://db:6379/0
+
+    The agents declare these tools as external: under external_tools in their definition, or with
+    @tool(external=True). Each request gets one response. After a crash, only idempotent tools run again.
+    """
+    with _fast_imports():
+        from breadcrumbs.composition.processes import run_tool_runner
+        from breadcrumbs.runtime.settings.settings import load_settings
+
+    settings = load_settings(
+        config=config,
+        redis=redis,
+        data=data,
+        load=load or None,
+        lanes=lanes,
+        worker_name=name,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        log_level=log_level,
+        log_format=log_format,
+    )
+    run_tool_runner(settings)
     return OK
 
 

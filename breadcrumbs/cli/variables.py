@@ -12,7 +12,7 @@ _COMMON = frozenset(
     for name in ("URL", "TOKEN", "API_KEY", "CONFIG", "HOST", "PORT", "LAUNCHER", "DATA", "REDIS")
 )
 """Variables that need no look at the settings, which would load pydantic for each command."""
-_LOGGING_COMMANDS = ("up", "serve", "build-contexts", "run-agents")
+_LOGGING_COMMANDS = ("up", "serve", "build-contexts", "run-agents", "run-tools")
 """Commands that log the same warnings (composition/logs.py), also as JSON."""
 
 

@@ -22,6 +22,7 @@ from breadcrumbs.composition.storage import attached_store, shown_address
 from breadcrumbs.composition.tracing import (
     AGENT_RUNNER_SERVICE,
     CONTEXT_BUILDER_SERVICE,
+    TOOL_RUNNER_SERVICE,
     traced_process,
     traced_task,
 )
@@ -33,6 +34,7 @@ from breadcrumbs.composition.workers import (
     open_configs,
     own_workers,
     running,
+    tool_workers,
     watched_config,
 )
 from breadcrumbs.context_builder.builder import ContextBuilder
@@ -79,6 +81,21 @@ def run_own_agents(settings: Settings, own: OwnAgents) -> None:
             await _work_until_signal(settings, *workers)
 
     _run_process(settings, AGENT_RUNNER_SERVICE, main())
+
+
+def run_tool_runner(settings: Settings) -> None:
+    """Run the tools of `settings.load` for agents in other processes, until a signal."""
+    tools = load_agents(settings.load).tools
+    if not tools:
+        raise StartupError(
+            "no tools to run: name a module with functions that have the decorator @tool, such as --load my_tools"
+        )
+
+    async def main() -> None:
+        async with _attached_parts(settings) as parts:
+            await _work_until_signal(settings, *tool_workers(parts, tools))
+
+    _run_process(settings, TOOL_RUNNER_SERVICE, main())
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ _log = structlog.get_logger("breadcrumbs.tracing")
 API_SERVICE: Final = "breadcrumbs-api"
 CONTEXT_BUILDER_SERVICE: Final = "breadcrumbs-context-builder"
 AGENT_RUNNER_SERVICE: Final = "breadcrumbs-agent-runner"
+TOOL_RUNNER_SERVICE: Final = "breadcrumbs-tool-runner"
 ALL_IN_ONE_SERVICE: Final = "breadcrumbs"
 
 _FLUSH_SECONDS: Final = 2.0

@@ -27,6 +27,7 @@ from breadcrumbs.agents.other_agents import OtherAgents
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_runner import ToolRunner
 from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
@@ -331,6 +332,15 @@ async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[
             workers.append(await stack.enter_async_context(one))
         await wait_for_claims(parts.store, kinds)
         yield workers
+
+
+def tool_workers(parts: WorkerParts, tools: Iterable[Tool]) -> list[Worker]:
+    """Create one worker for each tool that this process runs for agents elsewhere.
+
+    Each worker has its own kind and therefore its own progress, so processes with different tools can run side by side.
+    """
+    inherited = parts.settings.inherited_tags
+    return [_make_worker(parts, ToolRunner(parts.store, one, inherited=inherited)) for one in tools]
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from breadcrumbs.runtime.breadcrumb.session_rule import (
     users_of,
 )
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from breadcrumbs.runtime.schema_names import ADK_EVENT, FEEDBACK, SESSION_RECORD, STATE_CHANGE
+from breadcrumbs.runtime.schema_names import ADK_EVENT, FEEDBACK, SESSION_RECORD, STATE_CHANGE, TOOL_RESPONSE
 from breadcrumbs.runtime.settings.settings import Role
 from breadcrumbs.runtime.store.state import (
     ADK_SESSION,
@@ -394,6 +394,10 @@ def _check_schema(principal: Principal, new: BreadcrumbCreate) -> None:
     if new.schema_name == SESSION_RECORD:
         raise Forbidden(
             "a narrowed token cannot post session records: use POST /sessions or PATCH /sessions/{id} instead"
+        )
+    if new.schema_name == TOOL_RESPONSE:
+        raise Forbidden(
+            "a narrowed token cannot answer tool requests: use a token that is not narrowed to a session or a user"
         )
     if principal.user_id is None:
         return

@@ -17,5 +17,6 @@ __all__ = [
     "retries",
     "search",
     "sessions",
+    "tool_responses",
     "wait_for",
 ]

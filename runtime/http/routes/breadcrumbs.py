@@ -57,10 +57,11 @@ from breadcrumbs.runtime.http.api.schemas import (
     Updated,
 )
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
-from breadcrumbs.runtime.schema_names import AGENT_CANCEL
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, TOOL_RESPONSE
 from breadcrumbs.runtime.sessions.cancellations import Cancellation, end_stopped_turns
 from breadcrumbs.runtime.sessions.feedback import delete_feedback_on, is_answer
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.sessions.tool_responses import with_session_of_request
 from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import check_idempotency_key
 
@@ -123,6 +124,8 @@ async def create(call: HttpCall) -> Reply:
     new = policy.admit_new(principal, BreadcrumbCreate.parse(read_json(raw)))
     check_definition(call, new, raw)
     await check_addressee(call, new)
+    if new.schema_name == TOOL_RESPONSE:
+        new = await with_session_of_request(call.services.store, principal, new)
     written = await Sessions(call.services.store).create_as(
         principal, new, idempotency_key=idempotency_key(call)
     )

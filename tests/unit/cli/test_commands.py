@@ -23,7 +23,7 @@ COMMANDS = list(get_group(app).commands)
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
     "version", "model", "init", "keys", "chat", "ask", "completion", "config", "verify", "feedback", "replay",
-    "workers", "usage",
+    "workers", "usage", "run-agents", "run-tools",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:9"
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
