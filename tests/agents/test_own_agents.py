@@ -76,7 +76,7 @@ def test_unknown_fields_and_cycles_are_logged_with_their_position(load: Any) -> 
     with structlog.testing.capture_logs() as logs:
         load(f'x = {{"agent_id": "x", "sytem_prompt": "", "subscriptions": {SUBSCRIPTIONS}}}')
         load('y = {"agent_id": "y", "subscriptions": {"selectors": [{"schema_name": "agent.response.v1"}]}}')
-    found = [(log.get("position", ""), log.get("problem") or log.get("agents")) for log in logs]
+    found = [(str(log.get("position", "")), str(log.get("problem") or log.get("agents"))) for log in logs]
     assert found[0][0].endswith(".x") and "system_prompt" in found[0][1]
     assert any("triggers itself" in text for _, text in found) and ("", "y → y") in found
 
