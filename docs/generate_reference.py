@@ -324,8 +324,9 @@ def agent_definition() -> str:
         "An agent definition is a JSON file in the folder of the setting `agents`, the `context` of an "
         "`agent.def.v1` breadcrumb, a dict or an `AgentDefinition` in Python, or the keyword arguments of the "
         "decorator `@agent`. [Write an agent](../how-to/own-agent.md) shows how to use it. Unknown fields of a "
-        "definition are kept and have no effect, and checks warn about them. Unknown fields of `subscriptions`, `emits`, `adk` and of "
-        "a selector are errors: without a misspelt one, the agent would match or show more than intended. "
+        "definition are kept and have no effect, and checks warn about them. Unknown fields of `subscriptions`, "
+        "`emits`, `adk` and of a selector are errors: without a misspelt one, the agent would match or show more than "
+        "intended. "
         "`crumb agents check FILE` reports all problems with line and column.",
         AgentDefinition,
     )
@@ -436,11 +437,30 @@ def python_api() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _model_name(name: str, documentation: str) -> Iterator[str]:
+    """Yield the section of a pydantic model. Its fields have a page of their own."""
+    yield from (
+        "```python",
+        f"{name}.model_validate(fields: dict[str, Any]) -> {name}",
+        "```",
+        "",
+        documentation,
+        "",
+    )
+    yield (
+        "The [reference of definitions](agent-definition.md) lists the fields. `model_validate` raises a "
+        "`pydantic.ValidationError` for invalid ones."
+    )
+
+
 def _public_name(name: str, value: Any) -> Iterator[str]:
     documentation = _docstring(value)
     if not documentation:
         raise LookupError(f"breadcrumbs.{name} has no docstring")
     yield from ("", f"## {name}", "")
+    if inspect.isclass(value) and issubclass(value, BaseModel):
+        yield from _model_name(name, documentation)
+        return
     if inspect.isclass(value) and issubclass(value, BaseException):
         parents = [base.__name__ for base in value.__bases__ if base.__name__ in breadcrumbs.__all__]
         yield from (

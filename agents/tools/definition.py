@@ -16,7 +16,7 @@ class ToolDefinition:
     name: str
     """Name by which a model calls the tool: letters, digits, `_` and `-`, at most 64 characters."""
     description: str = ""
-    """What the tool does, for the model."""
+    """Purpose of the tool, for the model."""
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of the arguments."""
     timeout: float = 30.0

