@@ -24,8 +24,8 @@ from breadcrumbs.runtime.store.worker_records import read_worker_kinds
 from breadcrumbs.runtime.store.worker_reports import list_workers
 from breadcrumbs.runtime.workers.turn import INTERNAL
 
-_STOPPED_MICROSECONDS: Final = 60_000_000
-"""Time after the last heartbeat of a program during which its agents are waited for. It can be about to start again."""
+_LOST_MICROSECONDS: Final = 60_000_000
+"""Time after the last heartbeat of a killed program during which its agents are waited for: it can start again."""
 
 LoadTriggers: TypeAlias = Callable[[UUID], Awaitable[Mapping[str, Sequence[AgentTriggers]]]]
 """Returns the triggers in force for an owner, by kind of worker. A kind is absent if its triggers are unknown."""
@@ -80,16 +80,19 @@ async def open_turns(
 
 
 async def _waited_kinds(store: Store) -> list[str]:
-    """Return the kinds of workers whose turns count: those of the installation, and those of running programs."""
+    """Return the kinds of workers whose turns count: those of the installation, and those of programs that run.
+
+    A program that was stopped is not waited for. Otherwise a script that ran once would delay every wait.
+    """
     kinds = await read_worker_kinds(store)
     programs = [kind for kind in kinds if "/" in kind]
-    since = store.now() - _STOPPED_MICROSECONDS
-    seen = {
+    since = store.now() - _LOST_MICROSECONDS
+    running = {
         worker.kind
         for worker in (await list_workers(store, programs) if programs else ())
-        if max(worker.heartbeat_at or 0, worker.alive_until) > since
+        if not worker.ended or (worker.state == "lost" and worker.alive_until > since)
     }
-    return [kind for kind in kinds if "/" not in kind or kind in seen]
+    return [kind for kind in kinds if "/" not in kind or kind in running]
 
 
 def _is_ignored(event: Event) -> bool:

@@ -827,7 +827,7 @@ def check_stream(command: str, shown: str, base_url: str) -> None:
 
 VARYING_FIELDS = {
     "id", "breadcrumb_id", "owner_id", "created_at", "updated_at", "checksum", "token", "exp", "last_active_at",
-    "trigger_id", "context_id", "message_id", "answer_id", "since", "before", "after", "next_cursor",
+    "trigger_id", "root_id", "context_id", "message_id", "answer_id", "since", "before", "after", "next_cursor",
     "model_receipt",
 }  # fmt: skip
 
