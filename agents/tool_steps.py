@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
 )
 from breadcrumbs.agents.models.offered import public_name
+from breadcrumbs.agents.parallel_calls import run_all
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.receipts import (
     MAX_STORED_CHARACTERS,
@@ -157,7 +159,12 @@ class ToolSteps:
                     return ModelAnswer([*texts, reply.text], record)
                 messages = (*messages, *repair)
                 continue
-            results = [await self._run_tool(use, call) for use in uses]
+            results = await run_all(
+                [partial(self._run_tool, use, call) for use in uses],
+                one_by_one=definition.parallel_tool_calls is False,
+            )
+            order = [use.derived_id("request") for use in uses]
+            call.tools.sort(key=lambda made: order.index(made.request_id))
             if not any(use.returns_to_model for use in uses):
                 return ModelAnswer([*texts, reply.text or _results_text(uses, results)], record)
             if reply.text.strip():

@@ -8,6 +8,7 @@ __all__ = [
     "cached",
     "credentials",
     "ids",
+    "images",
     "json_input",
     "names",
     "query",

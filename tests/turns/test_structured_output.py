@@ -99,7 +99,7 @@ async def test_a_structured_answer_can_follow_tool_calls(store: Store) -> None:
         """Look out of the window."""
         return "7 degrees"
 
-    replies = [ModelReply("I look.", (ToolCall("1", "look", "{}"),)), INVALID, VALID]
+    replies: list[ModelReply | str] = [ModelReply("I look.", (ToolCall("1", "look", "{}"),)), INVALID, VALID]
     async with working(
         store, ScriptedModel(replies), agents=structured(tools=["look"]), tools=[look]
     ) as chat:
