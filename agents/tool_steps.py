@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import anyio
@@ -25,6 +26,7 @@ from breadcrumbs.agents.models.base import (
     TokenUsage,
 )
 from breadcrumbs.agents.models.offered import public_name
+from breadcrumbs.agents.parallel_calls import run_all
 from breadcrumbs.agents.prompt_cache import prompt_cache_key
 from breadcrumbs.agents.receipts import RecordedCall, TimedCall, TurnRecord
 from breadcrumbs.agents.request import AnswerRequest
@@ -198,19 +200,26 @@ class ToolSteps:
     async def _run_tools(
         self, uses: list[ToolUse], call: RecordedCall, limit: anyio.CancelScope | None
     ) -> list[ToolResult]:
-        """Run the tool calls of a step in order. Other processes can run theirs at the same time."""
-        may_be_stored = call.is_replayed or uses[0].request.may_be_repeated
-        results: list[ToolResult] = []
+        """Run the tool calls of a step at the same time, and return their results in order."""
+        own = [use for use in uses if not use.is_external]
+        # Usage that is not recorded yet belongs to one commit, so the commits must follow each other.
+        one_by_one = uses[0].request.definition.parallel_tool_calls is False or bool(
+            uses[0].request.turn.unrecorded
+        )
+        ran = await run_all([partial(self._run_tool, use, call) for use in own], one_by_one=one_by_one)
+        results = {use.step: result for use, result in zip(own, ran, strict=True)}
+        # Other processes work at the same time, so it is enough to wait for one after the other.
         for use in uses:
             if use.tool is not None and use.tool.external:
-                result = await self._calls.wait(use, use.tool, limit)
+                result = results[use.step] = await self._calls.wait(use, use.tool, limit)
                 if result.response_id is not None:
                     call.responses[str(use.request_id)] = str(result.response_id)
-            else:
-                is_started = use is uses[0] and _starts_with_step(use, call)
-                result = await self._calls.run(use, is_started=is_started, may_be_stored=may_be_stored)
-            results.append(result)
-        return results
+        return [results[use.step] for use in uses]
+
+    async def _run_tool(self, use: ToolUse, call: RecordedCall) -> ToolResult:
+        may_be_stored = call.is_replayed or use.request.may_be_repeated
+        is_started = use.step.endswith(".0") and _starts_with_step(use, call)
+        return await self._calls.run(use, is_started=is_started, may_be_stored=may_be_stored)
 
     def note_response(self, event: Event) -> None:
         """Note a new `tool.response.v1`, which a turn can wait for."""

@@ -190,11 +190,12 @@ class LiveValues(Mapping[str, V]):
         self._names = names
 
     def __getitem__(self, model: str) -> V:
-        value = self._given.get(model)
-        value = self._find(model) if value is None else value
-        if value is None:
+        for name in (model, bare_name(model)):
+            if (given := self._given.get(name)) is not None:
+                return given
+        if (found := self._find(model)) is None:
             raise KeyError(model)
-        return value
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._given, *self._names()]))
@@ -206,8 +207,12 @@ class LiveValues(Mapping[str, V]):
 def _names(model: str) -> tuple[str, str]:
     """Return the name of a model with and without its provider."""
     full = model.lower()
-    name = full.rpartition("/")[2] if "/" in full else full.partition(":")[2] or full
-    return full, _NUMBER.sub(".", name)
+    return full, _NUMBER.sub(".", bare_name(full))
+
+
+def bare_name(model: str) -> str:
+    """Return the name of a model without its provider."""
+    return model.rpartition("/")[2] if "/" in model else model.partition(":")[2] or model
 
 
 def _is_of(name: str, known: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from breadcrumbs.agents.models.table import LiveValues, table_in
+from breadcrumbs.agents.models.table import LiveValues, bare_name, table_in
 
 
 def windows_in(models: Mapping[str, Any]) -> Mapping[str, int]:
@@ -25,8 +25,5 @@ def windows_in(models: Mapping[str, Any]) -> Mapping[str, int]:
 
 def window_of(model: str, windows: Mapping[str, int] | None = None) -> int | None:
     """Return the context window of a model, or None if it is unknown. `model` can begin with its provider."""
-    name = model.rpartition("/")[2] if "/" in model else model.partition(":")[2] or model
-    for known in (model, name.lower()) if windows else ():
-        if windows and (given := windows.get(known)) is not None:
-            return given
-    return table_in({}).window(model)
+    given = None if windows is None else windows.get(model, windows.get(bare_name(model).lower()))
+    return table_in({}).window(model) if given is None else given

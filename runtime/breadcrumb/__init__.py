@@ -9,6 +9,7 @@ __all__ = [
     "credentials",
     "field_messages",
     "ids",
+    "images",
     "json_input",
     "json_positions",
     "names",

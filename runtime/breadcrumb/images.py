@@ -72,7 +72,7 @@ def image_with_digest(value: Any, digest: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _measure(data: str) -> tuple[int, str]:
     """Return the size and the SHA-256 of an image. Raise `ValueError` if it is not base64."""
     try:

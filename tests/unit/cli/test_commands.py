@@ -22,7 +22,7 @@ from breadcrumbs.cli.server_url import server_url
 COMMANDS = list(get_group(app).commands)
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
-    "version", "model", "init", "keys", "chat", "ask", "completion", "config", "verify", "feedback", "replay",
+    "version", "model", "models", "init", "keys", "chat", "ask", "completion", "config", "verify", "feedback", "replay",
     "workers", "usage", "run-agents", "run-tools",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:9"
