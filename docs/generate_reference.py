@@ -29,6 +29,7 @@ from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 import breadcrumbs
+import breadcrumbs.testing
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.cli.app import app
 from breadcrumbs.context_builder.config import ContextConfig
@@ -328,6 +329,9 @@ def python_api() -> str:
             lines += ["", "## \\_\\_version\\_\\_", "", "The version of the installed package, as text."]
         else:
             lines += _public_name(name, getattr(breadcrumbs, name))
+    lines += ["", "## breadcrumbs.testing", "", *_prose(_docstring(breadcrumbs.testing))]
+    for name in breadcrumbs.testing.__all__:
+        lines += _public_name(name, getattr(breadcrumbs.testing, name))
     return "\n".join(lines) + "\n"
 
 
