@@ -41,7 +41,8 @@ def recorded(crumbs: Crumbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     crumbs.say("Thanks").saw("It rains.", "It is 8.")
     with pytest.raises(Exception, match="overloaded"):
         crumbs.say("Once more")
-    monkeypatch.setattr(type(crumbs.project), "tools", [double])
+    crumbs.stop()
+    monkeypatch.setitem(vars(crumbs.project), "tools", [double])
     return write_test(record(crumbs), tmp_path / "test_demo.py")[1]
 
 
@@ -85,7 +86,7 @@ def test_a_changed_tool_schema_fails(crumbs: Crumbs, recorded: Path, monkeypatch
         """Return the number two times."""
         return number + number
 
-    monkeypatch.setattr(type(crumbs.project), "tools", [other])
+    monkeypatch.setitem(vars(crumbs.project), "tools", [other])
     with pytest.raises(AssertionError, match="the tools of the prompt changed"):
         replay_file(crumbs, recorded)
 
