@@ -30,6 +30,7 @@ from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 import breadcrumbs
+import breadcrumbs.testing
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.definition_checks import check_definition
 from breadcrumbs.cli.app import app
@@ -434,6 +435,9 @@ def python_api() -> str:
             lines += ["", "## \\_\\_version\\_\\_", "", "The version of the installed package, as text."]
         else:
             lines += _public_name(name, getattr(breadcrumbs, name))
+    lines += ["", "## breadcrumbs.testing", "", *_prose(_docstring(breadcrumbs.testing))]
+    for name in breadcrumbs.testing.__all__:
+        lines += _public_name(name, getattr(breadcrumbs.testing, name))
     return "\n".join(lines) + "\n"
 
 

@@ -30,6 +30,7 @@ class ScriptedModel:
         return max(0, len(self._replies) - len(self.requests))
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        """Return the next reply, or raise it if it is an exception."""
         self.requests.append(request)
         calls = len(self.requests)
         if calls > len(self._replies):
@@ -43,7 +44,7 @@ class ScriptedModel:
         return await _stream_reply(reply, on_delta)
 
     async def close(self) -> None:
-        return None
+        """Do nothing: there is no connection."""
 
 
 class FunctionModel:
@@ -60,6 +61,7 @@ class FunctionModel:
         self._function = function
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        """Return the result of the function."""
         self.requests.append(request)
         result = self._function(request)
         if inspect.isawaitable(result):
@@ -67,7 +69,7 @@ class FunctionModel:
         return await _stream_reply(result, on_delta)
 
     async def close(self) -> None:
-        return None
+        """Do nothing: there is no connection."""
 
 
 async def _stream_reply(result: ModelReply | str, on_delta: OnDelta | None) -> ModelReply:

@@ -204,9 +204,10 @@ class Crumbs:
         __tracebackhide__ = True
         return replay_file(self, self.folder / recording, update=self.updates_recordings)
 
-    def close(self) -> None:
-        """Stop the agents."""
+    def stop(self) -> None:
+        """Stop the running agents. Others can run afterwards."""
         self._stack.close()
+        self.running.clear()
 
 
 @contextmanager
@@ -218,7 +219,7 @@ def open_crumbs(server: TemporaryServer, folder: Path, top: Path) -> Iterator[Cr
         try:
             yield crumbs
         finally:
-            crumbs.close()
+            crumbs.stop()
 
 
 def _token(server: TemporaryServer, owner: UUID) -> str:

@@ -98,7 +98,7 @@ class Budget(BaseModel):
 class OwnerBudget(Budget):
     """A budget of the settings. Without `owner_id` it applies to each owner."""
 
-    owner_id: UUID | None = None
+    owner_id: UUID | None = Field(None, description="Only this owner. Default: each owner")
 
     def applies_to_owner(self, owner: UUID) -> bool:
         return self.owner_id in (None, owner)

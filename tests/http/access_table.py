@@ -164,6 +164,15 @@ READ_SESSION = matrix("""
   far       401  404    403     404    404   404     404   404  404    404 ok      404/401 404/401
 """)
 
+# The session is in the query, and the reply names it, so replies about different sessions differ.
+READ_USAGE = {
+    target: {
+        principal: frozenset("none" if outcome == "404" else outcome for outcome in outcomes)
+        for principal, outcomes in line.items()
+    }
+    for target, line in READ_SESSION.items()
+}
+
 LIST_SESSIONS = matrix("""
            none curator emitter subscr agent session s+cur user s+user adk foreign gone    again
   own       401  ok     403     ok     ok    ok      ok    ok   ok     -   -       -/401   -/401
@@ -583,6 +592,7 @@ _CORE: tuple[Row, ...] = (
     Row("withdrawFeedback", RATE_ANSWER, id="rated"),
     Row("listFeedback", of_sessions(LIST_CRUMBS), queries=_feedback_by, shows="note"),
     Row("countFeedback", of_sessions(LIST_CRUMBS), queries=_feedback_by, shows="model"),
+    Row("getUsage", READ_USAGE, queries=lambda target: [{"session_id": target["session"]}]),
     Row("streamEvents", LIST_CRUMBS, queries=_streamed_by, shows="crumb"),
     Row("saveSelector", SAVE_SELECTOR, body=lambda target: _SELECTOR),
     Row("listSelectors", LIST_SELECTORS, shows="selector"),
@@ -628,6 +638,7 @@ _CONTEXTS: tuple[Row, ...] = (
         shows="trigger",
     ),
     Row("replayAnswer", REPLAY, id="proof", body=lambda target: {}),
+    Row("recordSession", without(REPLAY, "nocontext"), id="session", shows="message"),
     Row("previewContext", without(READ_SESSION, "adkann", "again", "holder"), body=_preview, shows="trigger"),
     Row("testContextConfig", READ_SESSION, body=_test),
     Row("listContextConfigs", READ_CONFIGS, shows="config"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +16,41 @@ from tests.web.chat import new_session_id
 from tests.web.conftest import OpenWindow
 
 
+class Api:
+    """Reads and writes agents over HTTP."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def post_agent(self, agent_id: str, **changes: Any) -> str:
+        context = definition(agent_id, **changes)
+        reply = self._client.post(
+            "/breadcrumbs", json={"schema_name": "agent.def.v1", "title": agent_id, "context": context}
+        )
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    def change(self, id: str, context: dict[str, Any]) -> None:
+        self._client.patch(f"/breadcrumbs/{id}", json={"context": context}).raise_for_status()
+
+    def stored(self, id: str) -> dict[str, Any] | None:
+        reply = self._client.get(f"/breadcrumbs/{id}/full")
+        return None if reply.status_code == 404 else dict(reply.raise_for_status().json())
+
+    def answerer(self, session: str, **message: Any) -> str:
+        """Post a message, and return the agent that answers it."""
+        reply = self._client.post(f"/sessions/{session}/messages", params={"wait": 30}, json=message)
+        assert reply.status_code == 200, reply.text
+        return str(reply.json()["answer"]["context"]["creator"]["agent_id"])
+
+    def breadcrumbs(self) -> int:
+        return int(self._client.get("/operations").raise_for_status().json()["store"]["breadcrumbs"])
+
+
 @pytest.fixture
-def http(crumb_up: CrumbUp) -> Iterator[httpx.Client]:
+def api(crumb_up: CrumbUp) -> Iterator[Api]:
     with httpx.Client(base_url=crumb_up.url, trust_env=False, timeout=60) as client:
-        yield client
+        yield Api(client)
 
 
 def definition(agent_id: str, **changes: Any) -> dict[str, Any]:
@@ -33,18 +63,6 @@ def definition(agent_id: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def post_agent(http: httpx.Client, agent_id: str, **changes: Any) -> str:
-    new = {"schema_name": "agent.def.v1", "title": agent_id, "context": definition(agent_id, **changes)}
-    reply = http.post("/breadcrumbs", json=new)
-    assert reply.status_code == 201, reply.text
-    return str(reply.json()["id"])
-
-
-def stored(http: httpx.Client, id: str) -> dict[str, Any]:
-    crumb: dict[str, Any] = http.get(f"/breadcrumbs/{id}/full").raise_for_status().json()
-    return crumb
-
-
 def agents_url(url: str, key: str = "") -> str:
     return f"{url}/#/agents/{key}"
 
@@ -54,9 +72,7 @@ async def expect_verdict(page: Page, text: str) -> None:
     await expect(page.locator(".json-verdict")).to_contain_text(text)
 
 
-async def test_an_agent_is_created_and_answers(
-    crumb_up: CrumbUp, open_window: OpenWindow, http: httpx.Client
-) -> None:
+async def test_an_agent_is_created_and_answers(crumb_up: CrumbUp, open_window: OpenWindow, api: Api) -> None:
     name = new_session_id("agent")
     page = await open_window(agents_url(crumb_up.url))
     await page.get_by_role("button", name="New agent", exact=True).click()
@@ -65,18 +81,15 @@ async def test_an_agent_is_created_and_answers(
     await expect_verdict(page, "Valid")
     await configs.save(page)
     await expect(page.locator(".workbench-list a[aria-current]")).to_contain_text(name)
-    posted = {"message": "Hello", "tags": [f"ask:{name}"], "agent": name}
-    answer = http.post(f"/sessions/{name}/messages", params={"wait": 30}, json=posted)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["answer"]["context"]["creator"]["agent_id"] == name
+    assert api.answerer(name, message="Hello", tags=[f"ask:{name}"]) == name
     assert await serious(page) == []
 
 
 async def test_an_error_is_shown_at_its_line_and_is_not_saved(
-    crumb_up: CrumbUp, open_window: OpenWindow, http: httpx.Client
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     name = new_session_id("agent")
-    id = post_agent(http, name)
+    id = api.post_agent(name)
     page = await open_window(agents_url(crumb_up.url, name))
     await expect_verdict(page, "Valid")
     await configs.edit(page, lambda text: text.replace('"Be brief."', '"Be brief.",\n  "max_steps": 0'))
@@ -90,54 +103,56 @@ async def test_an_error_is_shown_at_its_line_and_is_not_saved(
     await expect(page.locator(".workbench-head").get_by_role("button", name="Save")).to_be_disabled()
     await configs.edit(page, lambda text: text.replace('"max_steps": 0', '"sytem_promt": "x"'))
     await expect(page.locator(".json-findings li.warning")).to_contain_text("system_prompt")
-    assert stored(http, id)["version"] == 1
+    saved = api.stored(id)
+    assert saved is not None and saved["version"] == 1
 
 
 async def test_two_editors_do_not_overwrite_each_other(
-    crumb_up: CrumbUp, open_window: OpenWindow, http: httpx.Client
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     name = new_session_id("agent")
-    id = post_agent(http, name)
+    id = api.post_agent(name)
     page = await open_window(agents_url(crumb_up.url, name))
     await expect_verdict(page, "Valid")
     await configs.edit(page, lambda text: text.replace("Be brief.", "Mine."))
-    changed = definition(name, system_prompt="Theirs.")
-    http.patch(f"/breadcrumbs/{id}", json={"context": changed}).raise_for_status()
+    api.change(id, definition(name, system_prompt="Theirs."))
     await expect(page.locator(".workbench-notice")).to_contain_text("Another user has saved")
     await configs.save(page)
     await expect(page.locator(".toast")).to_contain_text("another user")
-    assert stored(http, id)["context"]["system_prompt"] == "Theirs."
+    saved = api.stored(id)
+    assert saved is not None and saved["context"]["system_prompt"] == "Theirs."
     await page.get_by_role("button", name="Keep mine").click()
     await configs.save(page)
     await expect(page.locator(".toast", has_text="Saved")).to_be_visible()
-    assert stored(http, id)["context"]["system_prompt"] == "Mine."
+    saved = api.stored(id)
+    assert saved is not None and saved["context"]["system_prompt"] == "Mine."
 
 
 async def test_a_trial_runs_the_edited_definition_and_stores_nothing(
-    crumb_up: CrumbUp, open_window: OpenWindow, http: httpx.Client
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     name = new_session_id("agent")
-    id = post_agent(http, name, tools=["calculator"])
+    id = api.post_agent(name, tools=["calculator"])
     page = await open_window(agents_url(crumb_up.url, name))
     await expect_verdict(page, "Valid")
-    before = json.dumps(http.get("/operations").json().get("events"))
+    before = api.breadcrumbs()
     await page.get_by_label("Message for the trial").fill("What is 6 * 7?")
     await page.get_by_role("button", name="Try", exact=True).click()
     await expect(page.locator(".agents-result")).to_contain_text("42")
     await expect(page.locator(".agents-result")).to_contain_text("offline")
-    assert json.dumps(http.get("/operations").json().get("events")) == before
+    assert api.breadcrumbs() == before
     await expect(page.locator(".agents-facts")).to_contain_text("calculator")
     await page.get_by_role("button", name="Delete", exact=True).click()
     await page.locator("dialog").get_by_role("button", name="Delete").click()
     await expect(page.locator(".workbench-list")).not_to_contain_text(name)
-    assert http.get(f"/breadcrumbs/{id}/full").status_code == 404
+    assert api.stored(id) is None
 
 
 async def test_names_from_others_are_shown_as_text(
-    crumb_up: CrumbUp, open_window: OpenWindow, http: httpx.Client
+    crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     name = new_session_id("agent")
-    post_agent(http, name, description=configs.INJECTION)
+    api.post_agent(name, description=configs.INJECTION)
     page = await open_window(agents_url(crumb_up.url, name))
     await expect(page.locator(".agents-facts")).to_contain_text("<img src=x")
     assert "broken" not in await page.title()

@@ -14,7 +14,7 @@ from pydantic import Field, with_config
 from starlette.datastructures import QueryParams
 from typing_extensions import TypedDict
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, SESSION, USER, check_session_id
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput
 from breadcrumbs.runtime.http.api.call import HttpCall
@@ -23,7 +23,7 @@ from breadcrumbs.runtime.http.api.operations import Parameter, Routes, SuccessRe
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Id
 from breadcrumbs.runtime.http.auth import check_user_id
-from breadcrumbs.runtime.http.routes.session_views import load_facts
+from breadcrumbs.runtime.http.routes.session_views import load_facts, session_not_found
 from breadcrumbs.runtime.store.budgets import Budget, Period, Scope, Spender, SpentAmounts
 from breadcrumbs.runtime.store.spending import COST_UNITS, NOTHING, Amounts
 from breadcrumbs.runtime.store.store import Store
@@ -174,6 +174,8 @@ async def get_usage(call: HttpCall) -> Reply:
     after = _read_cursor(given.get("cursor"))
     view: dict[str, Any] = {}
     if wanted.session is not None:
+        if not policy.may_name_session(principal, wanted.session):
+            raise session_not_found(wanted.session)
         await load_facts(call, wanted.session)  # 404 if the principal may not see it
         total = await read_session(store, principal.owner_id, wanted.session)
         view |= {"session_id": wanted.session, "total": _amounts(total), "rows": []}

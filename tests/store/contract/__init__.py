@@ -18,6 +18,7 @@ from tests.store.contract.reducing import Reducing
 from tests.store.contract.running_answers import RunningAnswers
 from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
+from tests.store.contract.spending import SpendingUsage
 from tests.store.contract.updating import Updating
 
 
@@ -36,6 +37,7 @@ class StoreContract(
     Opening,
     Bounds,
     WithQuotas,
+    SpendingUsage,
     Archiving,
     Reducing,
     Backup,
