@@ -126,7 +126,7 @@ class Session:
             assert orjson.dumps(continued.explanation) == orjson.dumps(explanation), "in the explanation"
         self.last = conversation if continued is None else continued
         if not self.is_odd("late"):
-            answered = {"trigger_id": str(trigger.id), "creator": {"agent_id": "a"}}
+            answered: dict[str, Any] = {"trigger_id": str(trigger.id), "creator": {"agent_id": "a"}}
             self.write("agent.response.v1", **answered)
 
     def _assemble(

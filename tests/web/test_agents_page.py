@@ -43,8 +43,10 @@ class Api:
         assert reply.status_code == 200, reply.text
         return str(reply.json()["answer"]["context"]["creator"]["agent_id"])
 
-    def breadcrumbs(self) -> int:
-        return int(self._client.get("/operations").raise_for_status().json()["store"]["breadcrumbs"])
+    def newest(self) -> str:
+        """Return the id of the newest breadcrumb."""
+        reply = self._client.get("/breadcrumbs", params={"sort": "-created_at", "limit": 1})
+        return str(reply.raise_for_status().json()[0]["id"])
 
 
 @pytest.fixture
@@ -135,12 +137,12 @@ async def test_a_trial_runs_the_edited_definition_and_stores_nothing(
     id = api.post_agent(name, tools=["calculator"])
     page = await open_window(agents_url(crumb_up.url, name))
     await expect_verdict(page, "Valid")
-    before = api.breadcrumbs()
+    before = api.newest()
     await page.get_by_label("Message for the trial").fill("What is 6 * 7?")
     await page.get_by_role("button", name="Try", exact=True).click()
     await expect(page.locator(".agents-result")).to_contain_text("42")
     await expect(page.locator(".agents-result")).to_contain_text("offline")
-    assert api.breadcrumbs() == before
+    assert api.newest() == before
     await expect(page.locator(".agents-facts")).to_contain_text("calculator")
     await page.get_by_role("button", name="Delete", exact=True).click()
     await page.locator("dialog").get_by_role("button", name="Delete").click()
