@@ -185,7 +185,7 @@ for i = 2, #ARGV, 3 do redis.call('RESTORE', ARGV[1] .. ARGV[i], ARGV[i + 2], AR
 def dump(server: redis.Redis, namespace: str) -> dict[bytes, tuple[bytes, int]]:
     prefix = f"{namespace}:".encode()
     history = Keys(namespace, 1).load_history()  # the server writes it by itself, once a minute
-    flat: list[Any] = server.eval(_DUMP, 0, prefix)  # type: ignore[assignment]
+    flat: list[Any] = server.eval(_DUMP, 0, prefix)
     held = {key: (raw, life) for key, raw, life in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
     held.pop(history[len(prefix) :], None)
     return held
