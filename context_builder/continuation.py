@@ -175,10 +175,11 @@ def _are_all_in_windows(
             return False
     for number, crumbs in enumerate(results):
         is_cut = kept[number] < len(crumbs)
-        if is_cut and number not in config.kept:
+        if kept[number] > len(crumbs) or (is_cut and number not in config.kept):
             return False
-        # A source that was read up to its first limit is read further, unless its window begins later.
-        if not is_cut and crumbs and len(crumbs) >= config.first_sources[number].fetch.limit:
+        # A source that has reached its first limit is read up to its full limit, unless its window begins later.
+        first, full = config.first_sources[number].fetch.limit, config.full_sources[number].fetch.limit
+        if first < full and not is_cut and len(crumbs) >= first:
             return False
     sizes = dict.fromkeys(config.key_limits, 0)
     for source, size in zip(config.sources, kept, strict=True):

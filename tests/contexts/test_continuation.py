@@ -15,18 +15,26 @@ from uuid import UUID
 import orjson
 import pytest
 
-from breadcrumbs.context_builder import continuation
+from breadcrumbs.context_builder import builder, continuation
 from breadcrumbs.context_builder.assembly import assemble, find_sources_to_extend, select, waits_for_its_turn
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import parse_configs
-from breadcrumbs.context_builder.continuation import (
-    Conversation,
-    continue_conversation,
-    conversation_of,
-)
+from breadcrumbs.context_builder.continuation import Conversation, continue_conversation, conversation_of
+from breadcrumbs.context_builder.past import reassemble
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.retrieval.sources import Fetched, Source
-from tests.contexts.support import ANSWERS, MESSAGES, OWNER, SHIPPED, config
+from breadcrumbs.runtime.store.store import Store
+from tests.contexts.support import (
+    ANSWERS,
+    MESSAGES,
+    OWNER,
+    SHIPPED,
+    book_of,
+    building,
+    config,
+    document,
+    texts,
+)
 from tests.contexts.test_assembly import Words
 
 RUNS = 250
@@ -126,8 +134,7 @@ class Session:
             assert orjson.dumps(continued.explanation) == orjson.dumps(explanation), "in the explanation"
         self.last = conversation if continued is None else continued
         if not self.is_odd("late"):
-            answered: dict[str, Any] = {"trigger_id": str(trigger.id), "creator": {"agent_id": "a"}}
-            self.write("agent.response.v1", **answered)
+            self.write("agent.response.v1", trigger_id=str(trigger.id), creator={"agent_id": "a"})
 
     def _assemble(
         self, trigger: Breadcrumb, fetched: Fetched
@@ -217,6 +224,27 @@ def test_a_chat_with_the_shipped_config_is_assembled_only_at_the_steps_of_its_wi
             UUID(int=time + 1), OWNER, 1, time + 1, time + 1, 0, 0, None, None, orjson.dumps(document)
         )
     assert session.continued >= 90
+
+
+async def test_the_builder_continues_the_contexts_that_it_has_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    continued: list[bool] = []
+
+    def counted(*arguments: Any) -> Conversation | None:
+        conversation = continue_conversation(*arguments)
+        continued.append(conversation is not None)
+        return conversation
+
+    monkeypatch.setattr(builder, "continue_conversation", counted)
+    changes = {"sources": [MESSAGES | {"fetch": {"limit": 9, "keep": 3}}]}
+    async with building(store, book_of(store, document(**changes))) as running:
+        for number in range(12):
+            context = await running.say(f"message {number}", "s")
+    assert texts(context)[-1] == "message 11"
+    assert continued == [*[True] * 8, False, True, True]
+    for version in range(1, 13):
+        assert (await reassemble(store, OWNER, context.id, version, config(**changes))).same
 
 
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -53,7 +53,7 @@ NAMES = {
     "OPERATIONS": "runtime/http/app.py",
     "RULES": "runtime/access/policy.py",
     "apiPaths": "web/vite.config.ts",
-    "_describe_source": "context_builder/assembly.py",
+    "_describe_source": "context_builder/config.py",
     "_plan": "runtime/retrieval/sources.py",
     "publish": "context_builder/config.py",
     "sourceInWords": "web/src/lib/contexts.ts",
