@@ -1,7 +1,7 @@
 """Shared socket for many callers, and subscriptions to Pub/Sub channels.
 
 redis-py takes a connection from a pool for each command and waits for the reply before it sends the next one.
-`Multiplexer` sends the commands of one event loop iteration in few writes, and assigns the replies in the order of
+`Multiplexer` sends all commands of one event loop iteration in one write, and assigns the replies in the order of
 the commands. An idle link sends at once. A busy link batches without a timer. redis-py is used only to parse URLs.
 
 Nothing is retried here. A broken link fails all pending commands with `LinkLost`. Only the caller can decide
@@ -37,9 +37,6 @@ Verify: TypeAlias = Callable[[SendAll], Awaitable[None]]
 
 _CONNECT_TIMEOUT: Final = 5.0  # seconds
 _REPLY_TIMEOUT: Final = 10.0  # seconds
-_MAX_BATCH: Final = (
-    16  # commands in one write; the server runs them while this process prepares the next ones
-)
 _WRITE_BUFFER_LIMIT: Final = 4 << 20  # bytes; callers wait while more than this is unsent
 
 SILENCE_SECONDS = 10.0
@@ -348,7 +345,7 @@ class _Socket(asyncio.Protocol):
             raise
 
     def send(self, command: Command) -> asyncio.Future[Any]:
-        """Send one command, at the latest at the end of this loop iteration. Returns its reply, possibly an error."""
+        """Send one command at the end of this loop iteration. Returns its reply, possibly a `ReplyError`."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self.lost:
             reply.set_exception(LinkLost(self.ended.result()))
@@ -359,8 +356,6 @@ class _Socket(asyncio.Protocol):
             hiredis.pack_command(cast(Any, command))
         )  # hiredis types it as a tuple of one item
         self._pending.append(reply)
-        if len(self._unsent) >= _MAX_BATCH:
-            self._flush()
         if self._watchdog is None and self._reply_timeout is not None:
             self._start_watchdog(self._reply_timeout)
         return reply
@@ -405,8 +400,6 @@ class _Socket(asyncio.Protocol):
             pending.set_result(reply)
 
     def _flush(self) -> None:
-        if not self._unsent:
-            return
         if self._transport is not None and not self.lost:
             self._transport.write(b"".join(self._unsent))
             commands = len(self._unsent)
