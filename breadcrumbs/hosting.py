@@ -22,7 +22,7 @@ def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **sett
     the work. `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used.
 
     An agent that runs for the first time answers only new messages. After that, it also answers messages that arrived
-    while it was stopped.
+    while it was stopped, unless another agent has answered them.
     """
     run_own_agents(load_settings(**settings), collect_agents(agents, tools))
 
