@@ -27,7 +27,7 @@ def run_agents(
     a name, or an object: a function of a `ModelRequest`, or a model such as `ScriptedModel`.
 
     An agent that runs for the first time answers only new messages. After that, it also answers messages that arrived
-    while it was stopped.
+    while it was stopped, unless another agent has answered them.
     """
     chosen, own = _load(agents, tools, hooks, settings)
     run_own_agents(chosen, own)

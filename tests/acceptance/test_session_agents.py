@@ -247,7 +247,7 @@ def test_the_agent_of_another_program_is_listed_while_it_runs_and_answers_alone(
     with (running.folder / "program.log").open("ab") as log:
         program = subprocess.Popen([python, script, running.redis], env=environment(), stdout=log, stderr=log)
     try:
-        within(20, lambda: "visitor" in one.agents())
+        within(60, lambda: "visitor" in one.agents())
         one.ask("Hello", "visited")
         one.change("visited", agent="visitor")
         assert one.ask("Who is it?", "visited")["answer"]["text"] == "a visit"

@@ -40,7 +40,7 @@ def client(up: CrumbUp) -> Iterator[Client]:
         yield made
 
 
-def test_a_custom_agent_answers_every_session_next_to_the_default_agent(
+def test_a_custom_agent_answers_every_session_instead_of_the_default_agent(
     up: CrumbUp, client: Client, name: str
 ) -> None:
     with running_agents([shouter], data=up.data):
@@ -49,8 +49,11 @@ def test_a_custom_agent_answers_every_session_next_to_the_default_agent(
         posted = [session.say("loud", wait=False).id for session in sessions]
         for session, message in zip(sessions, posted, strict=True):
             assert session.wait(message, agent="shouter", timeout=30).text == "LOUD"
-            assert "loud" in session.wait(message, agent="default-chat-assistant", timeout=30).text
-    assert len(sessions[0].messages()) == 3
+        addressed = sessions[0].say("say: quiet", to="default-chat-assistant", timeout=30)
+        assert (addressed.text, addressed.agent_id) == ("quiet", "default-chat-assistant")
+    answered = sessions[0].say("say: alone", timeout=30)
+    assert (answered.text, answered.agent_id) == ("alone", "default-chat-assistant")
+    assert len(sessions[0].messages()) == 6 and len(sessions[1].messages()) == 2
 
 
 def test_messages_posted_while_an_agent_is_stopped_are_answered_after_its_restart(
@@ -64,9 +67,14 @@ def test_messages_posted_while_an_agent_is_stopped_are_answered_after_its_restar
     before = session.say("too early", wait=False)
     with running_agents([absent], data=up.data):
         now = session.say("first", agent=absent.definition.agent_id, timeout=30)
-    away = session.say("meanwhile", wait=False)
+    away = session.say("meanwhile", wait=False, to=absent.definition.agent_id)
+    other = session.say("say: for anyone", timeout=30)
     with running_agents([absent], data=up.data):
         later = session.wait(away.id, agent=absent.definition.agent_id, timeout=30)
+    # Another agent has answered this message, so it gets no second answer.
+    assert [one.agent_id for one in session.messages() if one.trigger_id == other.trigger_id] == [
+        "default-chat-assistant"
+    ]
     assert (now.text, later.text) == ("back for first", "back for meanwhile")
     # A new agent does not answer messages that are older than its first start.
     mine = [
@@ -265,7 +273,7 @@ def test_crumb_up_runs_agents_of_the_modules_in_its_settings(tmp_path: Path, nam
     with CrumbUp(tmp_path) as server, Client(server.url) as client:
         session = client.session(name)
         assert session.say("hello", agent=f"{name}-loaded", timeout=30).text == "from a module"
-        assert session.say("say: hello", agent="default-chat-assistant", timeout=30).text == "hello"
+        assert session.say("say: hello", to="default-chat-assistant", timeout=30).text == "hello"
 
 
 def test_a_stopped_agent_leaves_no_threads_running(up: CrumbUp) -> None:

@@ -193,9 +193,9 @@ async def notes_are(chat: Working, number: int) -> bool:
 @pytest.mark.parametrize(
     ("session", "changes", "says"),
     [
-        (None, {"max_steps": -1}, "max_steps: Input should be greater than or equal to 1"),
+        (None, {"max_steps": -1}, "max_steps: must be at least 1"),
         (None, {"subscriptions": {"selectors": [{"schema_nam": "note.v1"}]}}, "schema_nam: unknown field"),
-        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "not used: a trigger without conditions"),
+        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "selectors.0: a trigger without conditions"),
         ("mine", {}, "without session: and user: tags"),
     ],
 )  # fmt: skip
