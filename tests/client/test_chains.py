@@ -300,7 +300,7 @@ def test_a_chain_continues_after_its_runner_was_killed(
     (tmp_path / "program.py").write_text(PROGRAM.format(name=name))
 
     def start() -> subprocess.Popen[str]:
-        command = [CRUMB, "run-agents", "--load", "program", "--data", up.data]
+        command = [str(CRUMB), "run-agents", "--load", "program", "--data", str(up.data)]
         started = subprocess.Popen(
             command,
             cwd=tmp_path,
