@@ -23,7 +23,7 @@ from tests.support.conversations import MESSAGE, RESPONSE, spoken
 
 def timeless(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without the fields that differ in a copy."""
-    left_out = ("id", "trigger_id", "tags", "context", "tool")
+    left_out = ("id", "trigger_id", "root_id", "tags", "context", "tool")
     return {name: value for name, value in message.items() if name not in left_out}
 
 
@@ -46,7 +46,7 @@ async def test_P8_a_fork_contains_the_messages_up_to_a_message_with_their_times(
         copies, originals = await messages(site, "f"), (await messages(site, "s"))[:3]
         assert [timeless(copy) for copy in copies] == [timeless(original) for original in originals]
         assert not {copy["id"] for copy in copies} & {original["id"] for original in originals}
-        assert copies[1]["trigger_id"] == copies[0]["id"] != one["message"]["id"]
+        assert copies[1]["trigger_id"] == copies[1]["root_id"] == copies[0]["id"] != one["message"]["id"]
         assert all("session:f" in copy["tags"] and copy["context"]["session_id"] == "f" for copy in copies)
         assert "context_id" not in copies[1]["context"]
         await team.settled()
