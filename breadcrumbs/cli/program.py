@@ -26,7 +26,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "imports": ("import",),
     "doctor": ("doctor",),
     "version": ("version",),
-    "models": ("model", "models"),
+    "models": ("models", "model"),
     "init": ("init",),
     "keys": ("keys",),
     "chat": ("chat",),
