@@ -17,10 +17,12 @@ __all__ = [
     "given",
     "listing",
     "offered",
+    "offline",
     "openai_compatible",
     "prices",
     "providers",
     "registry",
     "scripted",
+    "streaming",
     "windows",
 ]
