@@ -116,6 +116,9 @@ async def record_session(
             before.append(_breadcrumb(crumb))
     if not any(turn["answers"] for turn in recorded.turns):
         raise NotRecordable(f"session {session!r} has {len(messages)} messages and no answer with a receipt")
+    for turn in recorded.turns:
+        # The definition of an agent that never answered is not known.
+        turn["answers"] = [answer for answer in turn["answers"] if answer["agent"] in recorded.setups]
     return await _document(store, owner, session, recorded)
 
 
@@ -217,18 +220,12 @@ async def _outcomes(
             answered.add(answer["agent"])
             outcomes.append(answer)
     for crumb in replies:
-        agent = _agent_of(crumb)
-        if crumb.schema_name == AGENT_ERROR and agent is not None and agent not in answered:
+        agent = crumb.context.get("agent_id")
+        if crumb.schema_name == AGENT_ERROR and isinstance(agent, str) and agent not in answered:
             outcomes.append({"agent": agent, "error": str(crumb.context.get("error", crumb.title))})
     if not outcomes:
         recorded.notes.append(f"message {len(recorded.turns) + 1} has no answer")
     return outcomes
-
-
-def _agent_of(crumb: Breadcrumb) -> str | None:
-    creator = crumb.context.get("creator")
-    agent = creator.get("agent_id") if isinstance(creator, dict) else creator
-    return agent if isinstance(agent, str) else None
 
 
 async def _answer(store: Store, recorded: _Recorded, crumb: Breadcrumb) -> dict[str, Any]:

@@ -95,7 +95,10 @@ def replay_file(crumbs: Crumbs, path: Path, *, update: bool = False) -> list[Che
     """Replay a recording and compare. With `update`, write the actual prompts and answers into the file instead."""
     __tracebackhide__ = True
     recording = load(path)
-    answers = _Replay(crumbs, recording, path.name, update=update).run()
+    try:
+        answers = _Replay(crumbs, recording, path.name, update=update).run()
+    finally:
+        crumbs.stop()
     if update:
         save(recording, path)
     return answers
