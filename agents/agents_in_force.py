@@ -140,5 +140,5 @@ def parse_definition(name: str, raw: bytes) -> AgentDefinition:
         lines = "\n".join(f"  {name}:{error}" for error in checked.errors)
         raise StartupError(f"{name} is not a valid agent definition:\n{lines}")
     for warning in checked.warnings:
-        _log.warning("agent definition", file=name, problem=str(warning))
+        _log.warning("agent definition has a problem", file=name, problem=str(warning))
     return checked.definition

@@ -100,12 +100,13 @@ def check(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Check a definition: errors, unknown fields, tools and models, agents that trigger each other.
+    """Check a definition and report errors and warnings.
 
     \b
     crumb agents check poet.json
-    crumb agents check poet.json && crumb post --schema agent.def.v1 --title poet --context @poet.json
+    crumb post --schema agent.def.v1 --title poet --context @poet.json
 
+    Warnings are about unknown fields, tools and models, and about agents that trigger each other.
     The exit code is 1 if the definition cannot be used. Without a server, tools and models are not checked.
     """
     raw = _read(file)

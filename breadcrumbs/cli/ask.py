@@ -61,9 +61,9 @@ def ask(
     crumb ask "Summarize this text" < notes.txt
     git diff | crumb ask "Write a commit message" > message.txt
     crumb ask "And in French?" --session demo
-    crumb ask "Write a poem" --to poet              only this message
-    crumb ask "Write a poem" --agent poet           also later messages of the session
-    crumb ask "Write about tea" --wait-for last     the last answer of a chain of agents
+    crumb ask "Write a poem" --to poet           only this message
+    crumb ask "Write a poem" --agent poet        also later messages
+    crumb ask "Write about tea" --wait-for last  the end of a chain of agents
 
     Text from a pipe is sent after the question, separated by an empty line. The exit code is 0 with an answer and 1
     without one; the reason is printed on standard error. Ctrl-C cancels the answer, and the exit code is 130.

@@ -202,7 +202,7 @@ def _as_agent(one: object, position: str) -> ActiveAgent:
 def _log_warnings(fields: Mapping[str, Any], position: str) -> CheckedDefinition:
     checked = check_definition(fields)
     for warning in checked.warnings:
-        _log.warning("agent definition", position=position, problem=str(warning))
+        _log.warning("agent definition has a problem", position=position, problem=str(warning))
     return checked
 
 

@@ -102,7 +102,7 @@ Lane 0 only: workers
                                               absent until an agent runner has started
     O                                hash     kind of worker -> its agents that answer users (JSON, see
                                               published_agents.py); absent until an agent runner has started
-    E                                hash     kind of worker -> the triggers of its agents (JSON, see
+    a                                hash     kind of worker -> the triggers of its agents (JSON, see
                                               published_triggers.py); absent until an agent runner has started
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
@@ -359,7 +359,7 @@ class Keys:
         return self._prefixes[0] + b"O"
 
     def published_triggers(self) -> bytes:
-        return self._prefixes[0] + b"E"
+        return self._prefixes[0] + b"a"
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

@@ -41,7 +41,10 @@ def test_the_reference_has_every_metric_and_no_other() -> None:
 
 def test_no_label_can_contain_an_id_or_a_text() -> None:
     allowed = {"kind", "agent", "model", "tool", "type", "result", "reason", "cache", "version", "python"}
-    allowed |= {"scope"}  # of budgets: session, user or owner
+    allowed |= {
+        "scope",
+        "error_class",
+    }  # of budgets: session, user or owner; of failed models: few fixed names
     for collector in vars(metrics).values():
         assert set(getattr(collector, "_labelnames", ())) <= allowed
 
