@@ -1,14 +1,16 @@
-/** Kinds of breadcrumbs on the board: message, context, tool call, tool result, answer, error, other. */
+/** Kinds of breadcrumbs on the board: message, context, model step, tool call, tool result, answer, error, other. */
 
 import type { IconName } from "../../components/icons";
 import { plural, shortened } from "../../lib/format";
 
-export type Kind = "message" | "context" | "request" | "response" | "answer" | "error" | "other";
+export type Kind = "message" | "context" | "step" | "started" | "request" | "response" | "answer" | "error" | "other";
 
 export const KINDS: Record<Kind, { icon: IconName; name: string }> = {
   message: { icon: "chat", name: "Message" },
   context: { icon: "layers", name: "Context" },
+  step: { icon: "spark", name: "Model step" },
   request: { icon: "tool", name: "Tool call" },
+  started: { icon: "play", name: "Tool started" },
   response: { icon: "check", name: "Tool result" },
   answer: { icon: "spark", name: "Answer" },
   error: { icon: "alert", name: "Error" },
@@ -18,7 +20,9 @@ export const KINDS: Record<Kind, { icon: IconName; name: string }> = {
 const BY_SCHEMA: Record<string, Kind> = {
   "user.message.v1": "message",
   "agent.context.v1": "context",
+  "agent.step.v1": "step",
   "tool.request.v1": "request",
+  "tool.started.v1": "started",
   "tool.response.v1": "response",
   "agent.response.v1": "answer",
   "agent.error.v1": "error",
@@ -36,6 +40,12 @@ const MAX_LENGTH = 200;
 export function gist(kind: Kind, context: Record<string, unknown> | undefined): string {
   if (!context) return "";
   switch (kind) {
+    case "started":
+      return words(text(context["tool"]));
+    case "step": {
+      const calls = Array.isArray(context["calls"]) ? context["calls"] : [];
+      return words(text(context["text"]) || plural(calls.length, "tool call"));
+    }
     case "request":
       return words(`${text(context["tool"])} ${brief(context["input"])}`);
     case "response":

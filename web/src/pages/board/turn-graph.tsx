@@ -1,4 +1,4 @@
-/** Graph of a turn, from the message to the answers, with the time between steps. */
+/** Graph of a turn and of the turns that its answers trigger, with the time between steps. */
 
 import { useEffect, useState } from "preact/hooks";
 import { messageOf, type Breadcrumb } from "@breadcrumbs/client";
@@ -34,16 +34,6 @@ export function TurnGraph({ crumb, origin, tick, onOpen }: GraphProps) {
       <p class="turn-sum">{summary(turn)}</p>
       <Picture turn={turn} here={crumb.id} onOpen={onOpen} />
       <Steps turn={turn} here={crumb.id} onOpen={onOpen} />
-      {turn.next.length > 0 && (
-        <div class="turn-next">
-          <p class="small soft">Triggered by the answer:</p>
-          {turn.next.map((step) => (
-            <button key={step.key} type="button" class="button tiny" onClick={() => onOpen(step.id)}>
-              {KINDS[step.kind].name}: {shortened(step.text, 40)}
-            </button>
-          ))}
-        </div>
-      )}
     </div>
   );
 }
@@ -119,16 +109,20 @@ function drawn(turn: TurnView): { nodes: Node[]; edges: Edge[]; width: number; h
   };
   const top = put(turn.origin, (width - node) / 2, 0, turn.origin ? {} : { label: "Message", text: "no longer stored", kind: "gone" });
   let rows = 1;
-  const branches: Branch[] = turn.branches.length > 0 ? turn.branches : [{ name: "", steps: [], ended: false }];
+  const branches: Branch[] = turn.branches.length > 0 ? turn.branches : [{ name: "", trigger: "", steps: [], ended: false }];
+  const placed = new Map<string, { node: Node; row: number }>();
   branches.forEach((branch, column) => {
     const x = MARGIN + column * (node + APART);
-    let last = top;
+    // An agent that another one triggered continues below the answer of that agent.
+    const parent = placed.get(branch.trigger) ?? { node: top, row: 0 };
+    let last = parent.node;
     branch.steps.forEach((step, at) => {
-      const next = put(step, x, at + 1);
+      const next = put(step, x, parent.row + at + 1);
       connect(last, next);
       last = next;
+      placed.set(step.id, { node: next, row: parent.row + at + 1 });
     });
-    let used = branch.steps.length + 1;
+    let used = parent.row + branch.steps.length + 1;
     if (!branch.ended) {
       const waiting = put(undefined, x, used, { label: "No answer yet", text: branch.name, kind: "waiting" });
       connect(last, waiting);
@@ -207,8 +201,9 @@ function Steps({ turn, here, onOpen }: { turn: TurnView; here: string; onOpen: G
   const start = turn.origin?.ms;
   const whole = total(turn);
   const rows: { step: Step; before: number | undefined; agent: string }[] = [];
+  const times = new Map(turn.branches.flatMap((branch) => branch.steps.map((step) => [step.id, step.ms] as const)));
   for (const branch of turn.branches) {
-    let before = start;
+    let before = times.get(branch.trigger) ?? start;
     for (const step of branch.steps) {
       rows.push({ step, before, agent: branch.name });
       before = step.ms ?? before;

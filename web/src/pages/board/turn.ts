@@ -1,4 +1,4 @@
-/** Turn of one message, assembled from the breadcrumbs that have it as their trigger. */
+/** Everything that follows from a message: its turn, and those of other agents that its answers trigger. */
 
 import { ApiError, type Breadcrumb } from "@breadcrumbs/client";
 import { contexts } from "../../lib/contexts";
@@ -19,9 +19,11 @@ export interface Step {
   at: string | undefined;
 }
 
-/** Steps of one agent. */
+/** Steps of one agent after one trigger. */
 export interface Branch {
   name: string;
+  /** Id of the trigger: the message, or the answer of another agent. */
+  trigger: string;
   steps: Step[];
   /** Whether it ended with an answer or an error. */
   ended: boolean;
@@ -32,16 +34,15 @@ export interface TurnView {
   origin: Step | undefined;
   originId: string;
   branches: Branch[];
-  /** Breadcrumbs that were triggered by the answers. */
-  next: Step[];
 }
 
 const MAX_BREADCRUMBS = 120;
 const MAX_OLDER_VERSIONS = 4;
 
-/** Return the id of the message that triggered a breadcrumb. */
+/** Return the id of the message that a breadcrumb follows from. Without a root, that is its trigger. */
 export function originOf(crumb: Breadcrumb): string {
-  const trigger = crumb.context?.["trigger_id"];
+  const { root_id: root, trigger_id: trigger } = crumb.context ?? {};
+  if (typeof root === "string" && kindOf(crumb.schema_name, crumb.tags) !== "message") return root;
   return typeof trigger === "string" ? trigger : crumb.id;
 }
 
@@ -61,58 +62,69 @@ export async function loadTurn(crumb: Breadcrumb, originId: string, signal: Abor
   );
   const around = new Map(items.map((item) => [item.id, item]));
   around.set(crumb.id, crumb);
-  const mine = [...around.values()].filter((item) => item.id !== originId && item.context?.["trigger_id"] === originId);
+  const mine = [...around.values()].filter((item) => item.id !== originId && belongsTo(item, originId));
+  const requests = new Set(mine.map((item) => item.id));
+  const responses = items.filter((item) => !mine.includes(item) && requests.has(String(item.context?.["request_id"])));
   const turn = new Builder();
-  for (const item of mine) turn.add(item);
-  await turn.addContexts(mine, originId, signal);
+  for (const item of [...mine, ...responses]) turn.add(item);
+  await turn.addContexts(mine, signal);
   if (origin) await turn.searchContext(origin, items, signal);
-  const ids = new Set(mine.filter((item) => kindOf(item.schema_name, item.tags) === "answer").map((item) => item.id));
-  const next = items.filter((item) => ids.has(String(item.context?.["trigger_id"])));
   return {
     origin: origin && stepOf(origin),
     originId,
     branches: turn.branches(),
-    next: next.map((item) => stepOf(item)),
   };
 }
 
+function belongsTo(crumb: Breadcrumb, originId: string): boolean {
+  return crumb.context?.["trigger_id"] === originId || originOf(crumb) === originId;
+}
+
 class Builder {
-  readonly #steps = new Map<string, Step[]>();
-  /** Agent of each tool request. Needed because a tool result contains only the id of its request. */
-  readonly #requesters = new Map<string, string>();
+  /** Branches by trigger and agent. */
+  readonly #branches = new Map<string, Branch>();
+  /** Agent and trigger of each tool request. A tool result and a start contain only the id of their request. */
+  readonly #requesters = new Map<string, { agent: string; trigger: string }>();
+  /** Tool results and starts, which are assigned to the agents of their requests later. */
+  readonly #toolSteps: { step: Step; request: string }[] = [];
   /** Errors, which are assigned to agents last. */
-  readonly #errors: { step: Step; creator: string }[] = [];
+  readonly #errors: { step: Step; creator: string; trigger: string }[] = [];
 
   add(crumb: Breadcrumb): void {
     const context = crumb.context ?? {};
     const kind = kindOf(crumb.schema_name, crumb.tags);
+    const trigger = text(context["trigger_id"]);
     if (kind === "context") return;
-    if (kind === "request") this.#requesters.set(crumb.id, text(context["requestedBy"]));
-    if (kind === "error") {
-      this.#errors.push({ step: stepOf(crumb), creator: creatorOf(context) });
+    if (kind === "response" || kind === "started") {
+      this.#toolSteps.push({ step: stepOf(crumb), request: text(context["request_id"]) });
       return;
     }
-    const agent = kind === "request" ? text(context["requestedBy"]) : creatorOf(context);
-    this.#put(agent || `request ${text(context["request_id"])}`, stepOf(crumb));
+    if (kind === "error") {
+      this.#errors.push({ step: stepOf(crumb), creator: creatorOf(context), trigger });
+      return;
+    }
+    const agent = kind === "request" ? text(context["requestedBy"]) : creatorOf(context) || text(context["agent_id"]);
+    if (kind === "request") this.#requesters.set(crumb.id, { agent, trigger });
+    this.#put(agent, trigger, stepOf(crumb));
   }
 
-  async addContexts(mine: readonly Breadcrumb[], originId: string, signal: AbortSignal): Promise<void> {
+  async addContexts(mine: readonly Breadcrumb[], signal: AbortSignal): Promise<void> {
     const done = new Set<string>();
     const wanted: Promise<void>[] = [];
     for (const crumb of mine) {
       const { context_id: id, context_version: version } = crumb.context ?? {};
       const agent = creatorOf(crumb.context ?? {});
+      const trigger = text(crumb.context?.["trigger_id"]);
       if (typeof id !== "string" || typeof version !== "number" || done.has(`${agent} ${id}:${version}`)) continue;
       done.add(`${agent} ${id}:${version}`);
       done.add(id);
-      wanted.push(this.#addContext(agent, id, version, signal));
+      wanted.push(this.#addContext(agent, trigger, id, version, signal));
     }
     await Promise.all(wanted);
     // A context without an answer is still the newest version of its breadcrumb.
     for (const crumb of mine) {
       if (kindOf(crumb.schema_name, crumb.tags) !== "context" || done.has(crumb.id)) continue;
-      if (crumb.context?.["trigger_id"] !== originId) continue;
-      this.#put(text(crumb.context["consumer_id"]), stepOf(crumb));
+      this.#put(text(crumb.context?.["consumer_id"]), text(crumb.context?.["trigger_id"]), stepOf(crumb));
     }
   }
 
@@ -132,54 +144,62 @@ class Builder {
       const explained = await this.#explained(later.id, version, signal);
       if (!explained || explained.made_at < origin.created_at) return;
       if (explained.trigger_id === origin.id) {
-        this.#put(explained.consumer_id, contextStep(later.id, version, explained));
+        this.#put(explained.consumer_id, origin.id, contextStep(later.id, version, explained));
         return;
       }
     }
   }
 
   #hasContext(): boolean {
-    return [...this.#steps.values()].some((steps) => steps.some((step) => step.kind === "context"));
+    return [...this.#branches.values()].some(({ steps }) => steps.some((step) => step.kind === "context"));
   }
 
   #explained(id: string, version: number, signal: AbortSignal): Promise<Explained | undefined> {
     return unlessNotFound(contexts.explain(id, version, signal, false) as Promise<Explained>);
   }
 
-  async #addContext(agent: string, id: string, version: number, signal: AbortSignal): Promise<void> {
-    this.#put(agent, contextStep(id, version, await this.#explained(id, version, signal)));
+  async #addContext(agent: string, trigger: string, id: string, version: number, signal: AbortSignal): Promise<void> {
+    this.#put(agent, trigger, contextStep(id, version, await this.#explained(id, version, signal)));
   }
 
-  #put(name: string, step: Step): void {
-    const steps = this.#steps.get(name);
-    if (steps) steps.push(step);
-    else this.#steps.set(name, [step]);
+  #put(name: string, trigger: string, step: Step): void {
+    const key = `${trigger} ${name}`;
+    const branch = this.#branches.get(key);
+    if (branch) branch.steps.push(step);
+    else this.#branches.set(key, { name, trigger, steps: [step], ended: false });
   }
 
   /** Return the only agent in progress at the time of an error, or undefined if there are none or several. */
-  #agentInProgress(error: Step): string | undefined {
-    const found = [...this.#steps].flatMap(([name, steps]) => {
-      const before = steps.filter((step) => order(step) <= order(error)).sort((a, b) => order(a) - order(b));
+  #agentInProgress(error: Step, trigger: string): string | undefined {
+    const found = [...this.#branches.values()].flatMap((branch) => {
+      const before = branch.steps.filter((step) => order(step) <= order(error)).sort((a, b) => order(a) - order(b));
       const last = before.at(-1)?.kind;
-      return last === undefined || last === "answer" ? [] : [name];
+      return branch.trigger !== trigger || last === undefined || last === "answer" ? [] : [branch.name];
     });
     return found.length === 1 ? found[0] : undefined;
   }
 
   branches(): Branch[] {
-    // Assign tool results to the agent of the request.
-    for (const [name, steps] of [...this.#steps]) {
-      if (!name.startsWith("request ")) continue;
-      this.#steps.delete(name);
-      for (const step of steps) this.#put(this.#requesters.get(name.slice(8)) ?? "tool", step);
+    for (const { step, request } of this.#toolSteps) {
+      const { agent, trigger } = this.#requesters.get(request) ?? { agent: "tool", trigger: "" };
+      this.#put(agent, trigger, step);
     }
-    for (const { step, creator } of this.#errors) this.#put(this.#agentInProgress(step) ?? (creator || "error"), step);
-    return [...this.#steps].map(([name, steps]) => {
-      const ordered = steps.sort((a, b) => order(a) - order(b));
-      const last = ordered.at(-1)?.kind;
-      return { name, steps: ordered, ended: last === "answer" || last === "error" };
-    });
+    for (const { step, creator, trigger } of this.#errors) {
+      this.#put(this.#agentInProgress(step, trigger) ?? (creator || "error"), trigger, step);
+    }
+    return [...this.#branches.values()]
+      .map(({ name, trigger, steps }) => {
+        const ordered = steps.sort((a, b) => order(a) - order(b));
+        const last = ordered.at(-1)?.kind;
+        return { name, trigger, steps: ordered, ended: last === "answer" || last === "error" };
+      })
+      .sort((a, b) => firstTime(a) - firstTime(b));
   }
+}
+
+/** Time of the first step of a branch that has one. The agent of an answer comes before the agents that it triggers. */
+function firstTime(branch: Branch): number {
+  return branch.steps.find((step) => step.ms !== undefined)?.ms ?? Number.NEGATIVE_INFINITY;
 }
 
 interface Explained {

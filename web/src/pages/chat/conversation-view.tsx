@@ -21,7 +21,7 @@ import type { Conversation, Draft, Progress } from "./conversation";
 import { FeedbackNote, RatingButtons } from "./feedback";
 import { ForkNotice } from "./fork-notice";
 import { useJump, useWhy } from "./jump";
-import { wasCancelled, type Turn } from "./message";
+import { handedOverBy, isTriggeredIn, wasCancelled, type Turn } from "./message";
 import { AnswerModel, ModelPicker } from "./model-picker";
 import { Reasoning, reasoningOf, RetryView } from "./progress";
 import type { SessionFeedback } from "./session-feedback";
@@ -228,7 +228,7 @@ function Turns({ chat, conversation }: { chat: Chat; conversation: Conversation 
           </div>
         );
       })}
-      <Drafts conversation={conversation} wanted={(draft) => !turns.some((turn) => turn.id === draft.trigger)} />
+      <Drafts conversation={conversation} wanted={(draft) => !turns.some((turn) => isTriggeredIn(turn, draft.trigger))} />
     </>
   );
 }
@@ -257,21 +257,35 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
             over={answered !== undefined || progress !== undefined}
           />
         ) : (
-          <Answer
-            key={step.message.id}
-            chat={chat}
-            feedback={conversation.feedback}
-            message={step.message}
-            question={turn.message}
-          />
+          <>
+            <HandOver turn={turn} message={step.message} />
+            <Answer
+              key={step.message.id}
+              chat={chat}
+              feedback={conversation.feedback}
+              message={step.message}
+              question={turn.message}
+            />
+          </>
         ),
       )}
       <Drafts
         conversation={conversation}
-        wanted={(draft) => draft.trigger === turn.id}
+        wanted={(draft) => isTriggeredIn(turn, draft.trigger)}
         fallback={progress === "answering" ? <Thinking agent={chat.list.get(conversation.id)?.agent} /> : null}
       />
     </>
+  );
+}
+
+/** Tells that the answer of one agent was passed on to another one. */
+function HandOver({ turn, message }: { turn: Turn; message: Message }) {
+  const before = handedOverBy(turn, message);
+  if (!before) return null;
+  return (
+    <p class="handover small soft">
+      <Icon name="fork" /> {before.agent_id ?? "The agent"} handed over to {message.agent_id ?? "another agent"}
+    </p>
   );
 }
 

@@ -39,6 +39,9 @@ const RUNTIME_KEYS = [
   "trigger_id",
   "creator",
   "hops",
+  "root_id",
+  "addressed_to",
+  "structured_output",
   "context_id",
   "context_version",
   "answers",
@@ -134,7 +137,10 @@ export function turnsOf(messages: readonly Message[]): Turn[] {
   for (const message of messages) {
     if (message.role === "user") continue;
     const trigger = message.trigger_id;
+    // An answer to another agent's answer belongs to the turn of the message that the chain began with.
+    const root = message.context["root_id"];
     let turn = trigger === undefined ? undefined : (byMessage.get(trigger) ?? orphans.get(trigger));
+    if (turn === undefined && typeof root === "string") turn = byMessage.get(root);
     if (turn === undefined) {
       turn = { id: message.id, steps: [] };
       if (trigger !== undefined) orphans.set(trigger, turn);
@@ -171,6 +177,18 @@ function addStep(turn: Turn, message: Message): void {
   }
   if (message.schema_name === "tool.response.v1") use.response = message;
   else use.request = message;
+}
+
+/** Return the answer of another agent that triggered a message of a turn, or undefined. */
+export function handedOverBy(turn: Turn, message: Message): Message | undefined {
+  if (message.trigger_id === turn.id) return undefined;
+  const found = turn.steps.find((step) => step.kind === "message" && step.message.id === message.trigger_id);
+  return found?.kind === "message" ? found.message : undefined;
+}
+
+/** Whether an answer with this trigger belongs to a turn. */
+export function isTriggeredIn(turn: Turn, trigger: string): boolean {
+  return turn.id === trigger || turn.steps.some((step) => step.kind === "message" && step.message.id === trigger);
 }
 
 /** Return the ids of the messages that an answer or an error settles. */

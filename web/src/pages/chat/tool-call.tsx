@@ -9,9 +9,12 @@ import type { ToolUse } from "./message";
 export function ToolCall({ use, running }: { use: ToolUse; running: boolean }) {
   const input = use.request?.context["input"];
   const response = use.response?.context;
-  const failed = response?.["status"] === "error";
+  const failed = response?.["status"] === "error" || response?.["status"] === "unknown";
   const took = response?.["execution_time_ms"];
-  const status = response ? (failed ? "failed" : "done") : running ? "running" : "no result";
+  // After a crash it can be unknown whether a tool has had its effect.
+  const unknown = response?.["status"] === "unknown";
+  const waiting = use.request?.context["external"] === true ? "waiting" : "running";
+  const status = response ? (unknown ? "unknown outcome" : failed ? "failed" : "done") : running ? waiting : "no result";
   return (
     <details class="tool-call">
       <summary>
