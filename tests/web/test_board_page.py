@@ -16,6 +16,7 @@ from playwright.async_api import Page, Route, expect
 
 from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
+from tests.web.chat import chat_url
 from tests.web.conftest import MakeCrumbUp, OpenWindow
 from tests.web.extension_support import kill
 from tests.web.watching import INJECTION, Crumbs, board, card, cards, lanes, texts, unique_name
@@ -353,7 +354,9 @@ async def test_the_turn_graph_leads_from_message_to_answer_with_times_on_edges(
     await expect(cards(page, "answer")).to_have_count(2)
     await cards(page, "answer").last.locator(".board-open").click()
     labels = page.locator(".turn-node .turn-label")
-    await expect(labels).to_have_text(["Message", "Context", "Tool call", "Tool result", "Answer"])
+    await expect(labels).to_have_text(
+        ["Message", "Context", "Model step", "Tool call", "Tool result", "Answer"]
+    )
     nodes = page.locator(".turn-node .turn-text")
     await expect(nodes.first).to_have_text("What is 12*12?")
     await expect(nodes.last).to_have_text("12*12 = 144")
@@ -363,7 +366,10 @@ async def test_the_turn_graph_leads_from_message_to_answer_with_times_on_edges(
     times = [
         found["user.message.v1"]["created_at"],
         found["agent.context.v1"]["updated_at"],
-        *(found[name]["created_at"] for name in ("tool.request.v1", "tool.response.v1", "agent.response.v1")),
+        *(
+            found[name]["created_at"]
+            for name in ("agent.step.v1", "tool.request.v1", "tool.response.v1", "agent.response.v1")
+        ),
     ]
     wanted = [_shown(_ms(later, earlier)) for earlier, later in pairwise(times)]
     read = [_read(text) for text in await page.locator(".turn-edge text").all_text_contents()]
@@ -374,10 +380,12 @@ async def test_the_turn_graph_leads_from_message_to_answer_with_times_on_edges(
         page.get_by_role("img", name=re.compile("Graph of the turn. Answered after"))
     ).to_be_visible()
     steps = page.get_by_role("table", name="Steps of the turn with their times")
-    await expect(steps.get_by_role("row")).to_have_count(6)
+    await expect(steps.get_by_role("row")).to_have_count(7)
     await steps.get_by_role("button", name="Message").click()
     await expect(page.locator(".board-detail h2")).to_have_text("Message")
-    await expect(labels).to_have_text(["Message", "Context", "Tool call", "Tool result", "Answer"])
+    await expect(labels).to_have_text(
+        ["Message", "Context", "Model step", "Tool call", "Tool result", "Answer"]
+    )
     await page.locator(".turn-node").nth(1).click()
     await expect(page.locator(".board-detail h2")).to_contain_text("Context")
     await expect(labels).to_have_count(5)
@@ -396,6 +404,22 @@ async def test_an_older_version_of_a_context_shows_the_turn_of_its_message(
     await expect(page.locator(".turn-node .turn-text").first).to_have_text("first thing")
     await cards(page, "context").last.locator(".board-open").click()
     await expect(page.locator(".turn-node .turn-text").first).to_have_text("second thing")
+
+
+def post_chain(crumbs: Crumbs, name: str) -> None:
+    """Post two agents. The first one reacts to messages with a tag, the second one to its answers."""
+    for agent, schema, tag, emitted in (
+        ("first", "user.message.v1", "start", [f"{name}:draft"]),
+        ("second", "agent.response.v1", "draft", []),
+    ):
+        trigger = {"role": "trigger", "schema_name": schema, "all_tags": [f"{name}:{tag}"]}
+        crumbs.post(
+            "agent.def.v1",
+            agent_id=f"{name}-{agent}",
+            system_prompt="Answer.",
+            subscriptions={"selectors": [trigger]},
+            emits={"tags": emitted},
+        )
 
 
 async def test_a_running_turn_is_shown_as_running_and_updated_live(
@@ -440,6 +464,30 @@ async def test_a_running_turn_is_shown_as_running_and_updated_live(
     )
     assert len({column.split(" ")[0] for column in columns}) == 2
     await expect(page.locator(".turn-node.waiting")).to_have_count(0)
+
+
+async def test_a_chain_is_one_graph_that_begins_with_the_users_message(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session, name = unique_name("chain"), unique_name("tag")
+    post_chain(crumbs, name)
+    crumbs.post("user.message.v1", f"session:{session}", f"{name}:start", message="Begin")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(cards(page, "answer")).to_have_count(2)
+    await cards(page, "answer").last.locator(".board-open").click()
+    await expect(page.locator(".turn-node .turn-text").first).to_have_text("Begin")
+    await expect(page.locator(".turn-node.answer")).to_have_count(2)
+    await expect(page.locator(".turn-sum")).to_have_text(re.compile("Answered after .* · 2 agents"))
+    # The second agent is below the answer of the first one, and connected with it.
+    first, second = [
+        float(place.split(" ")[1].rstrip(")"))
+        for place in await page.locator(".turn-node.answer").evaluate_all(
+            "nodes => nodes.map(n => n.getAttribute('transform'))"
+        )
+    ]
+    assert second > first
+    await page.goto(chat_url(crumb_up.url, session))
+    await expect(page.locator(".handover")).to_have_text(f"{name}-first handed over to {name}-second")
 
 
 # --- Safety and accessibility -----------------------------------------------------------------------------
@@ -498,7 +546,7 @@ async def test_axe_finds_nothing_serious(
     assert await serious(page) == []
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     await cards(page, "answer").locator(".board-open").click()
-    await expect(page.locator(".turn-node")).to_have_count(5)
+    await expect(page.locator(".turn-node")).to_have_count(6)
     for tab in ("Turn", "Content", "Versions"):
         await page.get_by_role("tab", name=tab).click()
         assert await serious(page) == []

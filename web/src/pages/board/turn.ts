@@ -83,10 +83,10 @@ function belongsTo(crumb: Breadcrumb, originId: string): boolean {
 class Builder {
   /** Branches by trigger and agent. */
   readonly #branches = new Map<string, Branch>();
-  /** Agent and trigger of each tool request. A tool result and a start contain only the id of their request. */
+  /** Agent and trigger of each tool request. A tool result contains only the id of its request. */
   readonly #requesters = new Map<string, { agent: string; trigger: string }>();
-  /** Tool results and starts, which are assigned to the agents of their requests later. */
-  readonly #toolSteps: { step: Step; request: string }[] = [];
+  /** Tool results, which are assigned to the agents of their requests later. */
+  readonly #results: { step: Step; request: string }[] = [];
   /** Errors, which are assigned to agents last. */
   readonly #errors: { step: Step; creator: string; trigger: string }[] = [];
 
@@ -94,9 +94,9 @@ class Builder {
     const context = crumb.context ?? {};
     const kind = kindOf(crumb.schema_name, crumb.tags);
     const trigger = text(context["trigger_id"]);
-    if (kind === "context") return;
-    if (kind === "response" || kind === "started") {
-      this.#toolSteps.push({ step: stepOf(crumb), request: text(context["request_id"]) });
+    if (kind === "context" || kind === "started") return; // the tool call already shows that a tool started
+    if (kind === "response") {
+      this.#results.push({ step: stepOf(crumb), request: text(context["request_id"]) });
       return;
     }
     if (kind === "error") {
@@ -180,7 +180,7 @@ class Builder {
   }
 
   branches(): Branch[] {
-    for (const { step, request } of this.#toolSteps) {
+    for (const { step, request } of this.#results) {
       const { agent, trigger } = this.#requesters.get(request) ?? { agent: "tool", trigger: "" };
       this.#put(agent, trigger, step);
     }
