@@ -149,5 +149,8 @@ def extend_claims(claims: Claims, now: int) -> Claims:
 
 
 def end_claims(claims: Claims, now: int) -> Claims:
-    """Return claims without the future, for a program that stops."""
-    return tuple((begin, min(end, now)) for begin, end in claims if begin < now)
+    """Return claims without the future, for a program that stops.
+
+    A program that stops before its first claim has begun keeps an empty interval: no claims at all mean all messages.
+    """
+    return tuple((begin, min(end, now)) for begin, end in claims if begin < now) or ((now, now),)

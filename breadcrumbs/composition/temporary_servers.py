@@ -23,6 +23,7 @@ from breadcrumbs.agents.tools import Toolbox
 from breadcrumbs.composition.http_server import assembled_services, listening_url
 from breadcrumbs.composition.listener import open_listener
 from breadcrumbs.composition.logs import log_through_logging
+from breadcrumbs.composition.publishing import wait_for_claims
 from breadcrumbs.composition.workers import (
     WorkerParts,
     agent_worker,
@@ -34,6 +35,7 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.published_agents import remove_agents
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
 from breadcrumbs.runtime.workers.worker import Worker
@@ -114,6 +116,7 @@ async def _agents_at_work(
         async with running(*workers):
             for worker in workers:
                 await worker.at_work.wait()
+            await wait_for_claims(parts.store, [worker.handler.kind for worker in workers])
             yield
 
 
@@ -121,4 +124,6 @@ async def _start(stack: AsyncExitStack, parts: WorkerParts, agent: ActiveAgent, 
     # A kind of its own, so that an agent does not continue with the messages of an earlier test.
     kind = f"{AgentRunner.kind}/{agent.definition.agent_id}-{next(_numbers)}"
     await start_at_newest_event(parts.store, kind)
+    # After the worker has stopped: agents of earlier tests take no part in the choice of the answering agents.
+    stack.push_async_callback(remove_agents, parts.store, kind)
     return await stack.enter_async_context(agent_worker(parts, [agent], tools=tools, kind=kind))

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 import orjson
 
 from breadcrumbs.proofs.requests import RebuiltTurn, load_receipt, rebuild_request
 from breadcrumbs.proofs.verification import verify_answer
-from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, TOOL_REQUEST, TOOL_RESPONSE
+from breadcrumbs.runtime.schema_names import (
+    AGENT_CONTEXT,
+    AGENT_STEP,
+    TOOL_REQUEST,
+    TOOL_RESPONSE,
+    TOOL_STARTED,
+)
 from breadcrumbs.testing.differences import (
     Message,
     as_list,
@@ -27,6 +33,9 @@ from breadcrumbs.testing.differences import (
 if TYPE_CHECKING:
     from breadcrumbs.client.values import Answer, Breadcrumb
     from breadcrumbs.testing.crumbs import Crumbs
+
+_RECORDS: Final = frozenset((AGENT_CONTEXT, AGENT_STEP, TOOL_STARTED))
+"""Schemas that the runtime writes for itself during a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +107,12 @@ class CheckedAnswer:
 
     @cached_property
     def posted_breadcrumbs(self) -> list[Breadcrumb]:
-        """The breadcrumbs that the turn wrote, oldest first. The context of the turn is not among them."""
+        """The breadcrumbs that the turn wrote, oldest first, without its context and the records of its steps."""
         listed = self._crumbs.client.list(session=self.answer.session_id, sort="created_at")
         return [
             crumb
             for crumb in listed
-            if crumb.context.get("trigger_id") == self.answer.trigger_id
-            and crumb.schema_name != AGENT_CONTEXT
+            if crumb.context.get("trigger_id") == self.answer.trigger_id and crumb.schema_name not in _RECORDS
         ]
 
     @cached_property

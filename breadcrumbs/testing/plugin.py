@@ -35,5 +35,5 @@ def crumbs(crumb_server: TemporaryServer, request: pytest.FixtureRequest) -> Ite
     from breadcrumbs.testing.crumbs import open_crumbs
 
     with open_crumbs(crumb_server, request.path.parent, request.config.rootpath) as opened:
-        opened.updates_recordings = request.config.getoption("--update-recordings")
+        opened.updates_recordings = request.config.getoption("--update-recordings", default=False)
         yield opened

@@ -103,6 +103,11 @@ async def publish_agents(
     )
 
 
+async def remove_agents(store: Store, kind: str) -> None:
+    """Remove the agents of a kind of worker that never runs again."""
+    await store.connection.call(_LANE, b"HDEL", store.keys.published_agents(), kind.encode())
+
+
 async def read_publications(store: Store) -> Publications:
     """Return everything that is published."""
     flat = await store.connection.call(_LANE, b"HGETALL", store.keys.published_agents())

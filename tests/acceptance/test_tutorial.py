@@ -278,8 +278,9 @@ def test_every_step_of_a_how_to_page_works_as_written(page: Path, tmp_path: Path
 
 def test_how_to_pages_with_programs_are_run() -> None:
     assert {page.stem for page in HOW_TO} == {
-        "backup", "change-lanes", "config-history", "custom-schema", "embed-chat", "feedback", "memory", "own-agent",
-        "prove-an-answer", "proxy", "redis-cluster", "replay", "test-a-config", "tools", "two-agents", "upgrade",
+        "backup", "change-lanes", "config-history", "custom-schema", "embed-chat", "feedback", "hooks", "memory",
+        "own-agent", "prove-an-answer", "proxy", "redis-cluster", "replay", "test-a-config", "tools", "two-agents",
+        "upgrade",
     }  # fmt: skip
 
 

@@ -57,6 +57,13 @@ def test_a_claim_that_ended_is_followed_by_another_one_and_keeps_its_messages() 
     assert len(extend_claims(tuple((n, n + 1) for n in range(50)), 10**9)) == 16
 
 
+def test_a_program_that_stops_before_its_first_claim_begins_claims_nothing() -> None:
+    stopped = end_claims(extend_claims((), 0), CLAIM_DELAY - 1)
+    assert not any(is_claimed(stopped, time) for time in (0, CLAIM_DELAY - 1, CLAIM_DELAY, CLAIM_LENGTH))
+    again = extend_claims(stopped, CLAIM_LENGTH)
+    assert is_claimed(again, CLAIM_LENGTH + CLAIM_DELAY) and not is_claimed(again, CLAIM_LENGTH)
+
+
 def test_a_claim_that_ends_soon_is_not_renewed_because_others_can_have_seen_its_end() -> None:
     claims = extend_claims((), 0)
     late = claims[0][1] - 1_000_000

@@ -64,7 +64,7 @@ def add(a: int, b: int) -> int:
         (f'x = {{"subscriptions": {SUBSCRIPTIONS}}}', r"\.x looks like an agent definition, but it has no agent_id"),
         (f'x = {{"agent_id": "x", "subscriptions": {SUBSCRIPTIONS}, "emits": {{"schema": "a.v1"}}}}', "schema_name"),
         ("from breadcrumbs import ToolDefinition\nx = ToolDefinition('x')", "has no function"),
-        ("x = 5", "contains no agents or tools"),
+        ("x = 5", "contains no agents, tools or hooks"),
     ],
 )  # fmt: skip
 def test_an_unusable_object_is_an_error_with_its_position(load: Any, text: str, says: str) -> None:

@@ -118,7 +118,7 @@ def test_a_client_waits_for_the_last_answer_or_for_a_named_agent(client: Client,
     assert session.say("say: tea", agent="chain-printer", **options).agent_id == "chain-printer"
     # The wait for the first answer is the default. It does not wait for hand-overs.
     first = session.say("say: tea", **options)
-    assert first.agent_id in ("chain-drafter", "default-chat-assistant")
+    assert first.agent_id == "chain-drafter"
     # A later wait finds the stored answers, also from the middle of the chain.
     root = root_of(session.wait(edit.id, wait_for="last", timeout=30))
     assert session.wait(root, wait_for="last", timeout=30).agent_id == "chain-printer"
@@ -133,7 +133,7 @@ def test_a_stream_yields_the_answers_of_all_agents_in_order(client: Client, name
     items = [*session.stream("say: tea", tags=["chain:start"], wait_for="last", timeout=30)]
     answers = [item.agent_id for item in items if isinstance(item, Answer)]
     assert sorted(filter(None, answers)) == sorted(
-        ["default-chat-assistant", "chain-drafter", "chain-critic", "chain-editor", "chain-printer"]
+        ["chain-drafter", "chain-critic", "chain-editor", "chain-printer"]
     )
     order = [answers.index(f"chain-{one}") for one in ("drafter", "critic", "editor", "printer")]
     assert order == sorted(order) and answers[-1] == "chain-printer"
@@ -156,9 +156,9 @@ def test_the_chain_shows_every_hop_and_who_it_was_handed_over_to(client: Client,
     (message,) = client.list(session=name, schema_name="user.message.v1")
     chain = client.request("GET", f"/sessions/{name}/messages/{message.id}/chain").json()
     assert chain["root_id"] == message.id and chain["finished"] and chain["waiting_for"] == []
-    assert set(chain["message"]["handed_over_to"]) == {"chain-drafter", "default-chat-assistant"}
+    assert set(chain["message"]["handed_over_to"]) == {"chain-drafter"}
     steps = {step["agent_id"]: step for step in chain["steps"]}
-    assert len(chain["steps"]) == 5
+    assert len(chain["steps"]) == 4
     assert set(steps["chain-drafter"]["handed_over_to"]) == {"chain-editor", "chain-critic"}
     assert steps["chain-editor"]["handed_over_to"] == ["chain-printer"]
     assert "handed_over_to" not in steps["chain-printer"]
@@ -183,7 +183,7 @@ def test_a_post_waits_for_the_last_answer_and_a_stream_sends_each_hop(client: Cl
         "POST", path, json=body, params=params, headers={"accept": "text/event-stream"}
     ).content.decode()
     names = [line.removeprefix("event: ") for line in frames.splitlines() if line.startswith("event: ")]
-    assert names.count("hop") == 5 and names[0] == "message" and names[-1] == "answer"
+    assert names.count("hop") == 4 and names[0] == "message" and names[-1] == "answer"
     for wrong in ("each", "agent:", f"agent:{'x' * 300}"):
         with pytest.raises(Exception, match="wait_for must be first, last or agent:NAME"):
             client.request("POST", path, json=body, params={"wait": "1", "wait_for": wrong})
@@ -211,7 +211,7 @@ def test_a_failed_hop_is_the_end_of_the_chain_until_it_is_retried(client: Client
     session.retry()
     last = session.wait(message.id, wait_for="last", timeout=30)
     assert last.agent_id == "chain-printer" and Shared.runs == 2
-    assert count_answers(client, name) == 5
+    assert count_answers(client, name) == 4
 
 
 def test_a_loop_ends_with_one_error_that_names_its_agents(client: Client, name: str) -> None:
@@ -223,7 +223,7 @@ def test_a_loop_ends_with_one_error_that_names_its_agents(client: Client, name: 
     assert error.context["agents"] == ["chain-ping", "chain-pong"] and error.context["hops"] == 6
     (message,) = client.list(session=name, schema_name="user.message.v1")
     assert root_of(error) == message.id
-    assert count_answers(client, name) == 6  # five hops, and the default assistant
+    assert count_answers(client, name) == 5
 
 
 def test_the_number_of_turns_of_a_message_is_limited(up: CrumbUp, client: Client, name: str) -> None:
@@ -247,7 +247,7 @@ def test_a_client_cannot_attach_its_message_to_another_chain(client: Client, nam
     (message,) = client.list(session=f"{name}-2", schema_name="user.message.v1")
     assert root_of(own) == message.id != victim and root_of(same) != victim
     chain = client.request("GET", f"/sessions/{name}/messages/{victim}/chain").json()
-    assert {step["root_id"] for step in chain["steps"]} == {victim} and len(chain["steps"]) == 5
+    assert {step["root_id"] for step in chain["steps"]} == {victim} and len(chain["steps"]) == 4
     assert not any("milk" in step["text"] or "water" in step["text"] for step in chain["steps"])
     # An edit cannot move an answer either.
     for merge in (False, True):
@@ -268,7 +268,7 @@ def test_chains_of_many_sessions_never_mix(client: Client, name: str, up: CrumbU
         results = [*pool.map(run, range(8))]
     for number, (last, texts) in enumerate(results):
         assert last == f"print of edit of draft of say: {number}"
-        assert len(texts) == 5 and all(text.endswith(str(number)) for text in texts)
+        assert len(texts) == 4 and all(text.endswith(str(number)) for text in texts)
 
 
 PROGRAM = """

@@ -228,7 +228,7 @@ def _say_until_answered(client: Client, session: str, agent_id: str) -> None:
     [
         (None, "importing module 'broken_module' failed"),
         ("raise RuntimeError('oh no')", "oh no"),
-        ("x = 1", "contains no agents or tools"),
+        ("x = 1", "contains no agents, tools or hooks"),
     ],
 )
 def test_the_error_of_an_unloadable_module_contains_its_name_and_the_reason(

@@ -184,6 +184,8 @@ PROTECTED = [
     ("GET", f"/sessions/{DEVELOPER}/messages"),
     ("POST", f"/sessions/{DEVELOPER}/messages"),
     ("GET", f"/sessions/{DEVELOPER}/messages/{DEVELOPER}"),
+    ("GET", f"/sessions/{DEVELOPER}/messages/{DEVELOPER}/chain"),
+    ("GET", "/usage"),
     ("POST", f"/sessions/{DEVELOPER}/fork"),
     ("POST", f"/sessions/{DEVELOPER}/retry"),
     ("GET", "/dlq"),

@@ -29,6 +29,7 @@ import anyio
 import orjson
 
 from breadcrumbs.agents.models.base import ModelRequest
+from breadcrumbs.agents.models.circuits import Circuits
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.composition import processes, workers
 from breadcrumbs.runtime.backend.address import parse_address
@@ -178,10 +179,13 @@ class _Models:
             return answer(request)
 
         self._model = FunctionModel(think)
+        self.circuits = Circuits()
 
     def resolve(self, *_: Any, **__: Any) -> FunctionModel:
         self._model.requests.clear()
         return self._model
+
+    resolve_list = resolve
 
     def meaning(self, spec: str) -> str:
         return spec

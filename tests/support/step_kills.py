@@ -11,9 +11,11 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from tests.support import effects
 from tests.support.conversations import ALICE, ASSISTANT, ERROR, MESSAGE, Chat, eventually
 from tests.support.fleet import Fleet
@@ -81,6 +83,8 @@ class PaidModel(ThreadingHTTPServer):
         self.plans: dict[str, Plan] = {}
         self.paid: Counter[tuple[str, int]] = Counter()
         """Replies that were sent, by turn and number."""
+        self.asked: dict[tuple[str, int], float] = {}
+        """When each reply was last asked for."""
         self.told_unknown: set[str] = set()
         """Turns whose model was told that an outcome is unknown."""
         self.victims: dict[tuple[str, int], int] = {}
@@ -131,7 +135,9 @@ class _Replies(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        asked_at = time.time()
         turn, number, message = self.server.reply(body["messages"])
+        self.server.asked[turn, number] = asked_at
         if (victim := self.server.victims.pop((turn, number), None)) is not None:
             os.kill(victim, signal.SIGKILL)
             self.close_connection = True
@@ -218,12 +224,15 @@ class StepKills:
         assert await anyio.to_thread.run_sync(worker.ended.wait, self.running.patience), plan
         assert worker.code == -signal.SIGKILL, (plan, worker.code)
         self.outcome.kills += 1
-        self.outcome.points[plan.point.split("/")[0].split(plan.turn)[0].strip()] += 1
+        self.outcome.points[plan.point.split(f" {plan.turn}/")[0]] += 1
+        open_calls = await self._open_calls(plan)
         successor = await self.running.start("run-agents")
         await self._has_outcome(plan)
         self.running.nursery.send(successor, signal.SIGTERM)
         assert await anyio.to_thread.run_sync(successor.ended.wait, self.running.patience), plan
-        await self._check(plan)
+        folder = Path(self.running.post.folder)
+        has_lost = any((folder / f"lost-{one.pid}").exists() for one in (worker, successor))
+        await self._check(plan, open_calls, has_lost=has_lost)
 
     async def _is_ready(self, worker: Running) -> None:
         async def has_all_lanes() -> bool:
@@ -254,8 +263,25 @@ class StepKills:
 
         await eventually(ended, f"{plan} was not answered", self.running.patience)
 
-    async def _check(self, plan: Plan) -> None:
-        """Compare what was counted from outside with what must have happened."""
+    async def _open_calls(self, plan: Plan) -> set[str]:
+        """Return the calls that the dead runner had started, and whose responses it had not stored.
+
+        The calls of one reply run at the same time, so there can be several. How many depends on the order in which
+        their commits came.
+        """
+        chat = Chat(self.running.store)
+        # The server may still have to read a commit that the runner sent before it died. It has, after this reply.
+        await chat.all(plan.turn, MESSAGE)
+        started = await chat.all(plan.turn, "tool.started.v1")
+        ended = await chat.all(plan.turn, "tool.response.v1")
+        return _requests_of(started) - _requests_of(ended)
+
+    async def _check(self, plan: Plan, open_calls: set[str], *, has_lost: bool) -> None:
+        """Compare what was counted from outside with what must have happened.
+
+        `has_lost`: a runner lost a lane, because a slow machine did not renew its lease in time. It cannot store the
+        reply that it waits for, so this reply is paid for again. A stored reply never is.
+        """
         chat, found, outcome = Chat(self.running.store), list[str](), self.outcome
         outcome.turns += 1
         answers = [answer.context["message"] for answer in await chat.answers(plan.turn)]
@@ -263,15 +289,26 @@ class StepKills:
         if answers != ["\n\n".join([*texts, f"done {plan.turn}"])]:
             found.append(f"answers {answers}, errors {[e.context for e in await chat.all(plan.turn, ERROR)]}")
         for number in range(plan.replies):
-            if (times := self.model.paid[plan.turn, number]) != 1:
+            times = self.model.paid[plan.turn, number]
+            if times < 1 or (times > 1 and not has_lost):
                 found.append(f"reply {number} was paid for {times} times")
+        stored = [*await chat.all(plan.turn, "agent.step.v1"), *await chat.answers(plan.turn)]
+        for number, crumb in enumerate(stored):
+            if self.model.asked[plan.turn, number] > datetime.fromisoformat(crumb.created_at).timestamp():
+                found.append(f"reply {number} was asked for again after it was stored")
         done = [
             one for one in effects.read_effects(self.model.effects_file) if one[0].startswith(f"{plan.turn}/")
         ]
         counted = Counter(word for word, _ in (dict.fromkeys(done) if plan.keyed else done))
         found += [f"effect {word} happened {times} times" for word, times in counted.items() if times > 1]
-        statuses = [crumb.context["status"] for crumb in await chat.all(plan.turn, "tool.response.v1")]
+        responses = await chat.all(plan.turn, "tool.response.v1")
+        statuses = [crumb.context["status"] for crumb in responses]
         unknown = statuses.count("unknown")
+        told = _requests_of([crumb for crumb in responses if crumb.context["status"] == "unknown"])
+        if told != (set() if plan.keyed else open_calls):
+            found.append(f"unknown outcomes of {told}, but the dead runner left {open_calls} open")
+        if len(open_calls) > (len(WORDS) if plan.at_once else 1):
+            found.append(f"{open_calls} were open at the same time")
         if len(statuses) != len(WORDS) or set(statuses) - {"success", "unknown"}:
             found.append(f"responses {statuses}")
         if plan.keyed and (unknown or len(counted) != len(WORDS)):
@@ -284,3 +321,7 @@ class StepKills:
         outcome.unknown += unknown
         outcome.told += bool(unknown)
         outcome.problems += [f"{plan}: {problem}" for problem in found]
+
+
+def _requests_of(crumbs: list[Breadcrumb]) -> set[str]:
+    return {crumb.context["request_id"] for crumb in crumbs}

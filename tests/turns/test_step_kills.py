@@ -48,4 +48,6 @@ async def test_P2_no_effect_and_no_model_reply_is_repeated_when_runners_die(
                 await kills.run(plan)
     print(f"\n{kills.outcome.line()}")
     assert kills.outcome.problems == []
-    assert kills.outcome.kills == len(TURNS) and kills.outcome.unknown == 3
+    # The calls of `d` run at the same time, so one kill can leave several of them unknown. `StepKills` compares them
+    # with the calls that the dead runner had started.
+    assert kills.outcome.kills == len(TURNS) and kills.outcome.told == 3

@@ -125,7 +125,7 @@ async def test_two_editors_do_not_overwrite_each_other(
     assert saved is not None and saved["context"]["system_prompt"] == "Theirs."
     await page.get_by_role("button", name="Keep mine").click()
     await configs.save(page)
-    await expect(page.locator(".toast", has_text="Saved")).to_be_visible()
+    await expect(page.locator(".toast", has_text="Saved. It applies")).to_be_visible()
     saved = api.stored(id)
     assert saved is not None and saved["context"]["system_prompt"] == "Mine."
 

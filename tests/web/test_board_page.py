@@ -55,12 +55,13 @@ async def test_the_board_shows_stored_events_and_then_new_ones(
     crumbs.say(session, "What is 6*7?")
     await expect(cards(page, "answer")).to_have_count(1)
     kinds = await cards(page).evaluate_all("cards => cards.map(card => card.dataset.kind)")
-    assert kinds == ["other", "other", "other", "message", "context", "request", "response", "answer"]
+    turn = ["message", "context", "step", "request", "started", "response", "answer"]
+    assert kinds == ["other", "other", "other", *turn]
     await expect(cards(page, "message")).to_contain_text("What is 6*7?")
     await expect(cards(page, "answer")).to_contain_text("6*7 = 42")
     # Each write is shown once, although both the list and the stream contain it.
     await page.reload()
-    await expect(cards(page)).to_have_count(8)
+    await expect(cards(page)).to_have_count(len(kinds))
 
 
 async def test_breadcrumbs_without_a_title_show_their_text_after_a_reload(
@@ -388,7 +389,7 @@ async def test_the_turn_graph_leads_from_message_to_answer_with_times_on_edges(
     )
     await page.locator(".turn-node").nth(1).click()
     await expect(page.locator(".board-detail h2")).to_contain_text("Context")
-    await expect(labels).to_have_count(5)
+    await expect(labels).to_have_count(6)
 
 
 async def test_an_older_version_of_a_context_shows_the_turn_of_its_message(

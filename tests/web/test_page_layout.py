@@ -24,7 +24,7 @@ async def box(locator: Locator) -> dict[str, float]:
     return {"x": found["x"], "y": found["y"], "width": found["width"], "height": found["height"]}
 
 
-async def test_a_phone_shows_names_of_pages_and_agents_and_a_full_size_sessions_button(
+async def test_a_phone_shows_all_pages_the_name_of_the_agent_and_a_full_size_sessions_button(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     session = new_session_id()
@@ -36,10 +36,12 @@ async def test_a_phone_shows_names_of_pages_and_agents_and_a_full_size_sessions_
     button = await box(page.get_by_role("button", name="Show sessions"))
     assert button["width"] >= 32 and button["height"] >= 32
     for name in ("Chat", "Blackboard", "Config", "Agents", "Feedback", "Usage", "Operations"):
-        label = page.locator(".bar nav .name", has_text=name)
-        await expect(label).to_be_visible()
-        place = await box(label)
+        link = page.locator(".bar nav").get_by_role("link", name=name, exact=True)
+        await expect(link.locator(".icon")).to_be_visible()
+        place = await box(link)
         assert place["x"] >= 0 and place["x"] + place["width"] <= 390
+        assert place["width"] >= 28 and place["height"] >= 32, name
+    await expect(page.locator(".bar nav .name:visible")).to_have_text(["Chat"])
     await expect(page.locator(".said.agent .facts")).to_contain_text("default-chat-assistant")
     await expect(page.locator(".said.agent .facts span").first).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -59,7 +61,7 @@ async def test_no_page_is_wider_than_a_phone(crumb_up: CrumbUp, open_window: Ope
     }
     for place, name in names.items():
         await page.goto(f"{crumb_up.url}/#/{place}")
-        await expect(page.locator(".bar nav a[aria-current]")).to_have_text(name)
+        await expect(page.locator(".bar nav .name:visible")).to_have_text([name])
         await page.wait_for_timeout(500)
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
         last = await box(page.locator(".bar > :last-child:visible, .bar > button:visible").last)

@@ -20,6 +20,7 @@ _GROUPS: Final = {
     "Events": "A live stream of all changes.",
     "Contexts": "The context that a model receives for a message, and the reason for each part of it.",
     "Feedback": "Ratings of answers. Models never see them.",
+    "Usage": "Tokens and costs of model calls, and budgets.",
     "ADK sessions": "The session service of Google's Agent Development Kit, with the routes of its own server.",
     "Selectors": "Saved filters for the events of an agent.",
     "Dead letters": "Events that failed every attempt.",

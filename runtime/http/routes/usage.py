@@ -300,7 +300,7 @@ def _read_wanted(principal: Principal, given: QueryParams, store: Store) -> _Wan
     by = given.get("by", "day")
     if by not in get_args(By):
         raise InvalidInput(f"by must be one of {', '.join(get_args(By))}", where="by")
-    agent, model = given.get("agent_id"), given.get("model")
+    agent, model = _read_name(given, "agent_id"), _read_name(given, "model")
     if (user is not None or by == "user") and (by in ("agent", "model") or agent or model):
         raise InvalidInput(
             "usage is counted per user, and per agent and model, but not for both together: leave one out",
@@ -312,6 +312,13 @@ def _read_wanted(principal: Principal, given: QueryParams, store: Store) -> _Wan
     if not 0 <= (last - first).days < MAX_DAYS:
         raise InvalidInput(f"from must not be after to, and at most {MAX_DAYS} days before it", where="from")
     return _Wanted(first, last, by, read_flag(given, "daily"), agent, model, user, session)  # type: ignore[arg-type]
+
+
+def _read_name(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not 1 <= len(value) <= MAX_TAG_LENGTH:
+        raise InvalidInput(f"{name} must have 1 to {MAX_TAG_LENGTH} characters", where=name)
+    return value
 
 
 def _read_date(given: Mapping[str, str], name: str, default: date) -> date:
