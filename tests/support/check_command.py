@@ -32,7 +32,7 @@ QUICK_TESTS: Final = (
 _WORKERS: Final = 5
 """Number of pytest workers. The tests wait half of the time, so two cores can run more than two."""
 
-_FULL_DURATION: Final = "about 17 minutes on two cores"
+_FULL_DURATION: Final = "about 24 minutes on two cores"
 _QUICK_DURATION: Final = "less than two minutes on two cores"
 
 
