@@ -20,6 +20,7 @@ from breadcrumbs.runtime.errors import Forbidden, InvalidInput
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.listing import read_flag, read_number
 from breadcrumbs.runtime.http.api.operations import Parameter, Routes, SuccessReply
+from breadcrumbs.runtime.http.api.problems import NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Id
 from breadcrumbs.runtime.http.auth import check_user_id
@@ -164,6 +165,7 @@ _DATE: Final = {"type": "string", "format": "date"}
         Parameter("cursor", "query", "Continues after the previous page: its `next_cursor`."),
     ),
     successes=(SuccessReply(200, "The usage.", UsageView),),
+    may_fail=(NOT_FOUND,),
 )
 async def get_usage(call: HttpCall) -> Reply:
     principal, given, store = call.principal, call.query(), call.services.store
