@@ -34,6 +34,7 @@ from breadcrumbs.runtime.store.published_agents import (
     read_publications,
     read_published_agents,
 )
+from breadcrumbs.runtime.store.published_triggers import encode_trigger
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import OwnDefinitions
 
@@ -47,7 +48,6 @@ def describe_agents(agents: Iterable[ActiveAgent]) -> list[PublishedAgent]:
 
 def describe_agent(definition: AgentDefinition, *, fallback: bool = False) -> PublishedAgent:
     """Return an agent in the form to publish."""
-    triggers = [trigger for trigger in definition.triggers if trigger.consumer_id is None]
     return PublishedAgent(
         definition.agent_id,
         None if definition.description is None else definition.description[:_MAX_DESCRIPTION],
@@ -57,7 +57,7 @@ def describe_agent(definition: AgentDefinition, *, fallback: bool = False) -> Pu
         listed=answers_users(definition),
         answers=definition.is_answering,
         fallback=fallback,
-        triggers=tuple(one.model_dump(mode="json", exclude_none=True) for one in triggers),
+        triggers=tuple(encode_trigger(one) for one in definition.triggers),
         tools=definition.tools,
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS
-from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.composition.answering_agents import load_configs
 from breadcrumbs.context_builder.builder import ContextBuilder
@@ -17,11 +16,6 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import OwnDefinitions
 
 
-def agent_triggers(definition: AgentDefinition) -> AgentTriggers:
-    """Return the triggers of an agent, in the form to publish."""
-    return AgentTriggers(definition.agent_id, definition.triggers)
-
-
 def read_triggers(store: Store, configs: ConfigsInForce) -> LoadTriggers:
     """Return a function that returns the triggers in force for an owner."""
     definitions = OwnDefinitions(store, AGENT_DEFINITIONS)
@@ -29,7 +23,10 @@ def read_triggers(store: Store, configs: ConfigsInForce) -> LoadTriggers:
     async def load(owner: UUID) -> Mapping[str, Sequence[AgentTriggers]]:
         found = dict[str, Sequence[AgentTriggers]](await read_published_triggers(store))
         if (published := found.get(AgentRunner.kind)) is not None:
-            own = {one.agent_id: agent_triggers(one) for one in reversed(await definitions.get(owner))}
+            own = {
+                one.agent_id: AgentTriggers(one.agent_id, one.triggers)
+                for one in reversed(await definitions.get(owner))
+            }
             found[AgentRunner.kind] = list(({one.agent_id: one for one in published} | own).values())
         consumers = await load_configs(store, configs, owner)
         found[ContextBuilder.kind] = [

@@ -22,7 +22,6 @@ from breadcrumbs.runtime.store.published_agents import (
     read_publication,
     read_publications,
 )
-from breadcrumbs.runtime.store.published_triggers import AgentTriggers, publish_triggers
 from breadcrumbs.runtime.store.store import Store
 
 _RENEWAL_SECONDS: Final = 5.0
@@ -37,14 +36,12 @@ class Publishing:
     kind: str
     models: ModelOffer
     agents: Sequence[PublishedAgent]
-    triggers: Sequence[AgentTriggers]
     settings: Settings
     tools: tuple[str, ...]
 
     async def publish(self) -> None:
         """Publish everything. A program also claims messages from now on."""
         await publish_models(self.store, self.kind, self.models)
-        await publish_triggers(self.store, self.kind, self.triggers)
         if self._is_program:
             await self._write(extend_claims(await self._claims(), self.store.now()))
         else:
@@ -83,7 +80,6 @@ class Publishing:
         A publication of another runner is not replaced: during an update, two versions would replace each other.
         """
         await publish_models(self.store, self.kind, self.models, if_absent=True)
-        await publish_triggers(self.store, self.kind, self.triggers, if_absent=True)
         if self._is_program:
             await self._write(extend_claims(await self._claims(), self.store.now()))
         else:

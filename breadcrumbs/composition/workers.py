@@ -33,7 +33,6 @@ from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.agents.turn import AgentTurns, Gathered
 from breadcrumbs.agents.usage import UsageMeter
 from breadcrumbs.composition.answering_agents import describe_agents, find_reacting, read_posted_agents
-from breadcrumbs.composition.chain_triggers import agent_triggers
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents, load_hooks, search_current_directory
 from breadcrumbs.composition.publishing import Publishing, wait_for_claims
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
@@ -170,7 +169,6 @@ async def agent_worker(
             kind or AgentRunner.kind,
             offer,
             describe_agents(configured),
-            [agent_triggers(agent.definition) for agent in configured],
             settings,
             tuple(toolbox.names),
         )

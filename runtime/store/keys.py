@@ -102,8 +102,6 @@ Lane 0 only: workers
                                               absent until an agent runner has started
     O                                hash     kind of worker -> its agents that answer users (JSON, see
                                               published_agents.py); absent until an agent runner has started
-    a                                hash     kind of worker -> the triggers of its agents (JSON, see
-                                              published_triggers.py); absent until an agent runner has started
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -357,9 +355,6 @@ class Keys:
 
     def published_agents(self) -> bytes:
         return self._prefixes[0] + b"O"
-
-    def published_triggers(self) -> bytes:
-        return self._prefixes[0] + b"a"
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

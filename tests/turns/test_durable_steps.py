@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -10,6 +11,7 @@ import anyio
 from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, ToolContext
+from breadcrumbs.proofs.verification import verify_answer
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane
@@ -87,6 +89,26 @@ async def test_a_replayed_step_is_written_to_the_answer_once_with_its_reasoning(
             return shown().endswith("First.\n\nSecond.\n\nThird.")
 
         await eventually(shows_all, "the deltas do not end with the answer")
+
+
+async def test_a_turn_that_changes_its_model_twice_can_be_verified(store: Store) -> None:
+    class Fallback(ScriptedModel):
+        """Another model answers from the second call on."""
+
+        async def complete(self, request: ModelRequest, on_delta: Any = None) -> ModelReply:
+            reply = await super().complete(request, on_delta)
+            return replace(reply, model="other") if len(self.requests) > 1 else reply
+
+    counting = Counting()
+    replies: list[Any] = [use("count_me"), use("count_me"), ModelError("overloaded", retry=True), "done"]
+    async with working(
+        store, Fallback(replies), agents=[agent(tools=["count_me"])], tools=[counting.tool]
+    ) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Go"))
+        calls = answer.context["model_receipt"]["calls"]
+        assert [call.get("replayed") for call in calls] == [True, True, None]
+        assert answer.context["creator"]["model"] == "other"
+        assert (await verify_answer(store, ALICE, answer.id)).outcome == "equal"
 
 
 async def test_a_requested_retry_starts_with_new_steps_but_repeats_no_finished_call(store: Store) -> None:

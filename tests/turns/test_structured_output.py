@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from breadcrumbs.agents.functions import agent as function_agent
-from breadcrumbs.agents.models.base import ModelReply, ToolCall
+from breadcrumbs.agents.models.base import ModelError, ModelReply, ToolCall
 from breadcrumbs.agents.models.output_schema import find_problems, is_strict
 from breadcrumbs.agents.models.registry import resolve_model
 from breadcrumbs.agents.models.scripted import ScriptedModel
@@ -72,6 +72,17 @@ async def test_an_invalid_answer_is_corrected_once(store: Store) -> None:
         assert 'answer.degrees: "warm" is not of type "integer"' in last_words(model.requests[1])
         first, second = answer.context["model_receipt"]["calls"]
         assert "degrees" in first["repair"] and first["text"] == INVALID and "repair" not in second
+        assert await is_proven(chat, answer)
+
+
+async def test_an_invalid_answer_is_not_asked_for_again_by_the_next_attempt(store: Store) -> None:
+    model = ScriptedModel([INVALID, ModelError("overloaded", retry=True), VALID])
+    async with working(store, model, agents=structured()) as chat:
+        answer = await told(chat, "The weather in Bern?")
+        assert answer.context["message"] == VALID and len(model.requests) == 3
+        assert 'answer.degrees: "warm" is not of type "integer"' in last_words(model.requests[2])
+        first, second = answer.context["model_receipt"]["calls"]
+        assert first["replayed"] and "degrees" in first["repair"] and "replayed" not in second
         assert await is_proven(chat, answer)
 
 

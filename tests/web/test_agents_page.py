@@ -134,16 +134,23 @@ async def test_a_trial_runs_the_edited_definition_and_stores_nothing(
     crumb_up: CrumbUp, open_window: OpenWindow, api: Api
 ) -> None:
     name = new_session_id("agent")
-    id = api.post_agent(name, tools=["calculator"])
+    id = api.post_agent(name)
     page = await open_window(agents_url(crumb_up.url, name))
     await expect_verdict(page, "Valid")
-    before = api.newest()
     await page.get_by_label("Message for the trial").fill("What is 6 * 7?")
     await page.get_by_role("button", name="Try", exact=True).click()
-    await expect(page.locator(".agents-result")).to_contain_text("42")
     await expect(page.locator(".agents-result")).to_contain_text("offline")
+    await expect(page.locator(".agents-result")).not_to_contain_text("42")  # the agent has no calculator
+    await configs.edit(
+        page, lambda text: text.replace('"Be brief."', '"Be brief.",\n  "tools": ["calculator"]')
+    )
+    await expect_verdict(page, "Valid")
+    before = api.newest()
+    await page.get_by_role("button", name="Try", exact=True).click()
+    await expect(page.locator(".agents-result")).to_contain_text("42")
     assert api.newest() == before
-    await expect(page.locator(".agents-facts")).to_contain_text("calculator")
+    saved = api.stored(id)
+    assert saved is not None and "tools" not in saved["context"]
     await page.get_by_role("button", name="Delete", exact=True).click()
     await page.locator("dialog").get_by_role("button", name="Delete").click()
     await expect(page.locator(".workbench-list")).not_to_contain_text(name)

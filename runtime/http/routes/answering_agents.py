@@ -12,7 +12,8 @@ from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.store.published_agents import PublishedAgent, has_runner
+from breadcrumbs.runtime.settings.answering import Answering
+from breadcrumbs.runtime.store.published_agents import PublishedAgent, has_runner, read_publications
 
 _closed = with_config(extra="forbid")  # other keys are not allowed
 
@@ -30,6 +31,9 @@ class AnsweringAgent(TypedDict):
     description: NotRequired[str]
     model: NotRequired[Annotated[str, Field(description="The model that its definition names")]]
     consumer: NotRequired[Annotated[str, Field(description="The consumer whose contexts it answers")]]
+    fallback: NotRequired[
+        Annotated[bool, Field(description="Whether it leaves messages to other agents that match")]
+    ]
 
 
 @_closed
@@ -37,6 +41,7 @@ class AnsweringAgents(TypedDict):
     """The agents that answer users' messages."""
 
     agents: list[AnsweringAgent]
+    answering: Annotated[Answering, Field(description="The rule for messages that several agents match")]
     may_choose: Annotated[bool, Field(description="Whether the token may choose the agent of a session")]
     running: Annotated[
         bool,
@@ -58,8 +63,10 @@ class AnsweringAgents(TypedDict):
 )
 async def list_answering_agents(call: HttpCall) -> Reply:
     agents = await call.services.agents.answering(call.principal.owner_id)
+    published = await read_publications(call.services.store)
     document: AnsweringAgents = {
         "agents": [_agent_view(agent) for agent in agents],
+        "answering": published.answering or call.services.settings.answering,
         "may_choose": policy.may_choose_agent(call.principal),
         "running": await has_runner(call.services.store),
     }
@@ -74,6 +81,8 @@ def _agent_view(agent: PublishedAgent) -> AnsweringAgent:
         view["model"] = agent.model
     if agent.consumers:
         view["consumer"] = agent.consumers[0]
+    if agent.fallback:
+        view["fallback"] = True
     return view
 
 

@@ -8,10 +8,13 @@ export interface AnsweringAgent {
   description?: string;
   model?: string;
   consumer?: string;
+  /** Leaves messages to other agents that match. */
+  fallback?: boolean;
 }
 
 interface AnsweringAgents {
   agents: AnsweringAgent[];
+  answering: "all" | "first" | "by_tag";
   may_choose: boolean;
 }
 
@@ -32,6 +35,13 @@ export async function loadAgents(): Promise<void> {
 export function watchAgents(): () => void {
   const timer = setInterval(() => void loadAgents(), WAITING_CHECK_MS);
   return () => clearInterval(timer);
+}
+
+/** Return the names of the agents that answer a message in a session without a chosen agent. */
+export function answeringNames({ agents, answering }: AnsweringAgents): string[] {
+  const own = agents.filter((agent) => !agent.fallback);
+  const names = (own.length ? own : agents).map((agent) => agent.agent_id).sort();
+  return answering === "all" ? names : names.slice(0, 1); // messages of the page have no tag that names an agent
 }
 
 /** Whether the agent of a session is known not to answer now. */

@@ -3,7 +3,7 @@
 import { useEffect, useId } from "preact/hooks";
 import type { Session } from "@breadcrumbs/client";
 import { attempt } from "../../components/toast";
-import { answeringAgents, isUnavailable, loadAgents } from "../../lib/agents";
+import { answeringAgents, answeringNames, isUnavailable, loadAgents } from "../../lib/agents";
 import { logins } from "../../lib/credential";
 import { go, href } from "../../lib/router";
 import { client } from "../../lib/server";
@@ -114,7 +114,14 @@ export function AnsweredBy({ session }: { session: Session | undefined }) {
     );
   }
   if (listed.agents.length < 2) return null;
-  const names = listed.agents.map((agent) => agent.agent_id);
+  const names = answeringNames(listed);
+  if (names.length === 1) {
+    return (
+      <p class="answered-by">
+        <b>{names[0]}</b> answers.
+      </p>
+    );
+  }
   return (
     <p class="answered-by" title={names.join(", ")}>
       {names.length} agents answer: {names.join(", ")}
